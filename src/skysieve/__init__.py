@@ -1,4 +1,4 @@
-"""Searches of astronomical data at GPU speed, with a CPU backend that stands on its own.
+"""GPU-accelerated searches of astronomical data, with a CPU backend that needs no GPU.
 
 The public names are loaded when they are first used, so that ``import skysieve`` costs nothing.
 """

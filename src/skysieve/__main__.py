@@ -16,7 +16,7 @@ FAILED = 1
 
 def main() -> None:
     """Load and run the command."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored: a job in the background
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # SIGINT is ignored in a background job
         _run()
         return
     signal.signal(signal.SIGINT, _leave)  # an exception in the middle of an import may be lost, or shown
@@ -29,7 +29,7 @@ def main() -> None:
     report = sys.unraisablehook
 
     def unraisable(what: Any) -> None:
-        """Python drops exceptions in the clean-up of objects: an interrupt is raised again."""
+        """Raise an interrupt again if Python dropped it because it came during the clean-up of an object."""
         if issubclass(what.exc_type, KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         else:
@@ -41,7 +41,7 @@ def main() -> None:
         sys.unraisablehook = unraisable
         signal.signal(signal.SIGINT, interrupt)
         run()
-    except (KeyboardInterrupt, ImportError) as e:  # compiled modules turn an interrupt of their import into the latter
+    except (KeyboardInterrupt, ImportError) as e:  # an interrupt during the import of a compiled module
         if isinstance(e, ImportError) and not interrupted:
             raise
         sys.stderr.write(MESSAGE)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _end(code: Any) -> None:
-    """End after Ctrl-C: where it hit a string that was executed, Python would end itself by the signal."""
+    """End after Ctrl-C; if it interrupted code in ``exec``, Python's own exit would kill the process by the signal."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -32,7 +32,7 @@ COMMANDS = {
     "smooth": "skysieve.sphere.command.cli:smooth",
     "alerts": "skysieve.alerts.command:alerts",
 }
-"""Commands of the domains; the module of one is imported when it runs, or when help on all is asked for."""
+"""Commands of the domains.  The module of a command is imported when it runs, or for the help on all commands."""
 
 GROUPS = {
     "dedisp": ["skysieve.dedispersion.command.cli:dedisp"],
@@ -148,7 +148,7 @@ def info(
 
 
 def _facts() -> dict[str, Any]:
-    """What ``skysieve info`` prints, as JSON holds it; memory in bytes."""
+    """The output of ``skysieve info`` as JSON values; memory is in bytes."""
     import platform
 
     from skysieve.core.device import cuda_problem, driver_version, resolve
@@ -306,7 +306,7 @@ def application(only: str | None = None) -> typer.Typer:
     Parameters
     ----------
     only : str, optional
-        The only command or group to load, where this is one of them; all by default.
+        The only command or group to load.  All are loaded by default, or if there is none of this name.
     """
     line = typer.Typer(
         name="skysieve",

@@ -1,6 +1,6 @@
-"""Compile ahead of the first search: `warm_up` runs typical uses of every domain on small made data.
+"""Compilation ahead of the first search: `warm_up` runs typical uses of every domain on small synthetic data.
 
-Each use runs in a process of its own, because numba compiles under one lock.  What is compiled goes into the usual
+Each use runs in a process of its own, because numba compiles under one lock.  The compiled code is stored in the usual
 cache folders, where later processes find it.
 """
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["DOMAINS", "Warmed", "code_folders", "measure_rates", "warm_each", "warm_up"]
 
 DOMAINS = ("periodogram", "sphere", "dedispersion", "fstat")
-"""Packages whose module ``command.warm_up`` holds typical uses, and ``command.rates`` what measures rates."""
+"""Packages with typical uses in the module ``command.warm_up``, and measurements of rates in ``command.rates``."""
 PLACES = {domain: f"skysieve.{domain}.command.warm_up" for domain in DOMAINS} | {"alerts": "skysieve.alerts.warm_up"}
-"""Modules with typical uses; those of alerts are for a CPU alone."""
+"""Modules with typical uses; those of alerts use only the CPU."""
 
 
 @dataclass(frozen=True)
@@ -66,30 +66,31 @@ def warm_up(domains: Iterable[str] | None = None, device: str = "auto", threads:
     domains : iterable of str, optional
         Some of "periodogram", "sphere", "dedispersion", "fstat" and "alerts"; all by default.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
-        What to compile for.  "auto" is the CPU, and the GPU as well if there is one.
+        Device for which to compile.  "auto" is the CPU, and the GPU as well if there is one.
     threads : int, optional
-        Processes at a time; one for each core by default.
+        Number of processes that run at the same time; one for each core by default.
 
     Returns
     -------
     list of Warmed
-        What was run, and its seconds.
+        The uses that were run, with their times in seconds.
 
     Raises
     ------
     ValueError
-        An argument is none of these values.
+        An argument has another value than those above.
     DeviceUnavailable
         `device` names a GPU that cannot be used.
     OSError
         The cache folder cannot be written.
     RuntimeError
-        Uses failed, after all others were run; the message names them.
+        Some uses failed; the message names them.  The error is raised after all other uses were run.
 
     Notes
     -----
-    The compiled code is for the kind of processor, or of GPU, on which this runs.  It is stored in the folder
-    ``$SKYSIEVE_CACHE_DIR``, by default in the user's cache folder; that of a GPU in CuPy's, ``$CUPY_CACHE_DIR``.
+    The compiled code is for the kind of processor, or of GPU, on which this runs.  Code for the CPU is stored in the
+    folder ``$SKYSIEVE_CACHE_DIR``, by default in the user's cache folder; code for a GPU is stored in CuPy's cache
+    folder, ``$CUPY_CACHE_DIR``.
 
     Examples
     --------
@@ -167,7 +168,7 @@ def measure_rates(
     Yields
     ------
     tuple of str, str, float and str
-        Domain, device, the seconds that it took, and why it failed: empty if it did not.
+        Domain, device, seconds that the measurement took, and the reason if it failed (otherwise empty).
 
     Raises
     ------
@@ -178,7 +179,7 @@ def measure_rates(
 
     Notes
     -----
-    What is measured on a GPU is compiled first, for all domains at the same time: see `rehearse`.
+    The code that is timed on a GPU is compiled first, for all domains at the same time: see `rehearse`.
     """
     names = (["cpu"] if cuda_problem() else ["cpu", "cuda"]) if device == "auto" else [device]
     _check_folder(cache_folder())
@@ -203,11 +204,11 @@ def measure_rates(
 
 
 USED = ("cupy", "scipy.optimize", "astropy.io.fits", *(f"skysieve.{domain}.command.rates" for domain in DOMAINS))
-"""Modules of which the measurement of a GPU has need, and whose import takes a second."""
+"""Modules that the measurement of a GPU needs, and whose import takes a second."""
 
 
 def rehearse(device: str) -> Iterator[str]:
-    """Run the jobs that will be timed once, so that their code is compiled; yields why some could not be run.
+    """Run each job that will be timed once, so that its code is compiled; yield a message for each domain that fails.
 
     Each domain has a process of its own, because numba compiles under one lock; its jobs are shared by threads.
     """
@@ -266,7 +267,7 @@ def _run(domain: str, use: str, device: str) -> Warmed:
 
 
 def _compiled(*words: str) -> str:
-    """Run this module in a process of its own; returns why it failed, or nothing."""
+    """Run this module in a process of its own; return the error message, empty if there is none."""
     done = subprocess.run(
         [sys.executable, "-m", "skysieve.first_use", *words],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",

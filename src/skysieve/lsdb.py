@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["meta", "periods"]
 
 REFUSED = ("frequency", "return_power", "nan_policy", "grid")
-"""Options of `skysieve.LombScarglePlan` that `periods` does not have: they do not fit one row for each object."""
+"""Options of `skysieve.LombScarglePlan` that do not fit a result with one row for each object."""
 
 
 def periods(
@@ -67,8 +67,8 @@ def periods(
     quality_mask : int, optional
         Leave out rows whose flags have one of these bits.  The default is what the survey recommends.
     columns : sequence of str, optional
-        Columns of the partition that the answer has too.  The default is all that hold no light curves: LSDB needs
-        those of right ascension and declination.
+        Columns of the partition to copy to the result.  The default is all columns without light curves.  LSDB needs
+        the columns of right ascension and declination.
     prefix : str
         Beginning of the names of the new columns.
     n_peaks : int
@@ -79,9 +79,9 @@ def periods(
     **options
         ``fmin``, ``fmax``, ``nf``, ``samples_per_peak``, ``nyquist_factor``, ``fit_mean``, ``center_data``, ``nterms``,
         ``normalization``, ``method``, ``device``, ``dtype``, ``memory`` as for `skysieve.lombscargle`; with several
-        bands also ``model`` of `skysieve.lombscargle_multiband`, or "none" to search all rows as one series.  As of
-        ``skysieve period``, an end of the range that is not given is "auto", with 10 samples a peak, and several bands
-        are fitted with a mean each and two terms.
+        bands also ``model`` of `skysieve.lombscargle_multiband`, or "none" to search all rows as one series.  As in
+        ``skysieve period``, an end of the range that is not given is "auto", there are 10 samples a peak, and several
+        bands are fitted with two terms and a mean for each band.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def meta(partition: Any, *arguments: Any, **options: Any) -> Any:
     Parameters
     ----------
     partition : NestedFrame or DataFrame
-        A partition, of which the columns and types are used.
+        A partition; only its columns and their types are used.
     *arguments, **options
         As for `periods`.
 
@@ -173,7 +173,7 @@ def meta(partition: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _request(n_peaks: int, threads: int | None, options: dict[str, Any]) -> Request:
-    """What is asked of the search; the options are checked here, before any light curve is read."""
+    """The request to the search; the options are checked here, before any light curve is read."""
     import skysieve
     from skysieve.core.checks import one_of
     from skysieve.periodogram.contract import BAND_MODELS
@@ -207,8 +207,8 @@ def _request(n_peaks: int, threads: int | None, options: dict[str, Any]) -> Requ
 def _nested_columns(partition: Any) -> list[str]:
     """Names of the columns of light curves: lists, or structs of lists, of Arrow or nested-pandas.
 
-    LSDB may give columns without a value, as of an empty margin, the type null: these are light curves if there are no
-    others.
+    LSDB may give the type null to a column without values, as in an empty margin.  Such columns are taken for light
+    curves if there are no others.
     """
     try:
         import pyarrow as pa
@@ -293,14 +293,14 @@ NO_BAND = ("", "None", "nan", "<NA>")
 
 
 def _without_options(text: str) -> str:
-    """A message of the readers with the arguments of `periods` for the options of the command."""
+    """A message of the readers, with the command's options replaced by the arguments of `periods`."""
     for option, argument in (("--band-column", "bands="), ("--time", "t="), ("--mag", "y="), ("--err", "dy=")):
         text = text.replace(option, argument)
     return text
 
 
 def _arrow(column: Any) -> Any:
-    """A flat column as an array of Arrow's."""
+    """A flat column as an Arrow array."""
     import pyarrow as pa
 
     found = pa.Array.from_pandas(column)
@@ -325,7 +325,7 @@ def _answers(rows: LightCurves, request: Request) -> Found:
 
 
 def _frame_columns(found: Found, request: Request, prefix: str) -> dict[str, Any]:
-    """New columns of the frame; words are Arrow's text, as in the catalogues that LSDB reads."""
+    """New columns of the frame; text has Arrow's string type, as in the catalogues that LSDB reads."""
     import pandas as pd
     import pyarrow as pa
 

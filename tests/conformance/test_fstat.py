@@ -44,6 +44,7 @@ def test_merged_bins_are_those_of_lalpulsar(cases, name):
     assert np.array_equal(bins.x.T, z["merged_M"])
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("name", CASES)
 def test_exact_maps(cases, name, window):
@@ -60,6 +61,7 @@ def test_exact_maps(cases, name, window):
     assert np.abs(r.p_tau - z[f"{window}_exact_p_tau"]).max() < 1e-12
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("name", CASES)
 def test_float32_maps(cases, name, window):
@@ -251,6 +253,7 @@ SUMS = {
 }
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("name", list(SUMS))
 @pytest.mark.parametrize("forced", ["recurrence", "bins"])
 def test_window_sums_by_either_method(monkeypatch, name, forced):

@@ -15,6 +15,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pytest
 import typer
+from tests.marks import slow
 from typer.testing import CliRunner
 
 from skysieve.cli import application
@@ -257,7 +258,7 @@ def test_a_reader_of_the_output_that_ends_early_is_no_error():
 
 
 @pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
-@pytest.mark.parametrize("domain", ["period", "search"])
+@pytest.mark.parametrize("domain", ["period", slow("search")])
 def test_a_result_is_written_before_it_is_shown(tmp_path, domain):
     """Nobody reads the table on standard output, or its disk is full: the file is complete."""
     if domain == "period":

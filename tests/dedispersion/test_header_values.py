@@ -89,7 +89,7 @@ def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
     assert search(series, [112.5]).dm.tolist() == search(series, plan(series, dms=[112.5])).dm.tolist() == [112.5]
     assert np.array_equal(dedisperse(series, [112.5]).data[0], values)
     assert plan(series, dms=[112.5]).dms.tolist() == [0]
-    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected DM 112.5 alone, or 0"
+    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected only DM 112.5, or 0"
     for work in (
         lambda: search(series, [0.0, 10.0]), lambda: dedisperse(series, [5.0]), lambda: plan(series, 500),
         lambda: plan(series, dm_max=500, step=1),

@@ -162,5 +162,7 @@ def test_a_plan_searches_data_of_any_length_and_refuses_other_kinds():
             assert np.array_equal(series.data, dedisperse(night, [0.0, 60.0], mask=mask).data)
         for change in ({"nchan": 8}, {"tsamp": 2e-3}, {"foff": -4}, {"nbits": 16}):
             for plan in (one, two):
-                with pytest.raises(ValueError, match="expected data as those that the plan was made for: 16 channels"):
+                with pytest.raises(
+                    ValueError, match="expected data like those that the plan was made for: 16 channels"
+                ):
                     plan.execute(fake(duration=3, **{**kind, **change}))

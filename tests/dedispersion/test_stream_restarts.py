@@ -154,7 +154,7 @@ def test_senders_that_take_turns_do_not_fill_the_memory(data, monkeypatch):
         intake.take(some, np.full(len(some), some.shape[1]))
     assert len(intake.beams[0].segments) == 3
     assert intake.tally["restarts"] == 2
-    assert said[-1] == "beam 0: 3 segments wait for their search; no other one is begun now"
+    assert said[-1] == "beam 0: 3 segments already wait to be searched; no further one is started"
     counts = intake.counts()
     assert counts["changed"] + counts["accepted"] == counts["packets"] == 6 * (RESTART + 10)
 

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, run_feed, same_as_file
 
 from skysieve.dedispersion import Filterbank, search
@@ -72,6 +73,7 @@ def test_nothing_is_lost_while_searches_are_set_up(data, tmp_path, monkeypatch):
         same_as_file([r for r in rows if r["beam"] == beam], found)
 
 
+@pytest.mark.slow
 def test_everything_is_loaded_before_packets_arrive():
     """In a separate process: after `warm` no function is loaded or compiled for packets of any kind."""
     code = """

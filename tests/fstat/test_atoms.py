@@ -163,7 +163,9 @@ def test_text_of_sfts_of_another_length_needs_it(tmp_path, length):
     """The file does not hold the length, and 1800 s would change every window."""
     atoms = synth_atoms(span=20 * length, seed=2, duty=0.8, tatom=length)
     write_atoms(tmp_path / "a.dat", atoms)
-    with pytest.raises(ValueError, match=rf"a.dat: SFTs begin {length} s apart, or more, .*expected tatom \(--tatom\)"):
+    with pytest.raises(
+        ValueError, match=rf"a.dat: the smallest distance of two SFTs is {length} s, .*expected tatom \(--tatom\)"
+    ):
         read_atoms(tmp_path / "a.dat")
     found = read_atoms(tmp_path / "a.dat", tatom=length, detectors=["H1", "L1"])
     assert {a.tatom for a in found} == {length}

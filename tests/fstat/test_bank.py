@@ -172,7 +172,7 @@ def test_a_template_at_the_very_edge_is_an_error_of_its_own(made, monkeypatch):
     found = searched(made, TemplateBank([100.05, 100.3, 100.04], -2e-10, listed=True))
     assert found.n_bad == 1
     assert "no bins beyond the frequency" in found.faults[1]
-    with pytest.raises(ValueError, match="template 1, H1: SFTs hold no bins beyond"):
+    with pytest.raises(ValueError, match="template 1, H1: the template needs bins outside the band"):
         Demodulator(made, 0.5, 1.0, START, barycentre="builtin").batch([100.05, 100.3])
 
 

@@ -199,7 +199,7 @@ def test_wrong_sets_are_named(tmp_path):
     refused(r"detectors=\['H1', 'V1'\]: no SFT of V1, only of H1", made(), detectors=["H1", "V1"])
     refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
     refused("overlaps", made(), made())
-    refused("another band than in", made(), made(start=1_000_100_000, first_bin=179_000))
+    refused("the band differs from that of", made(), made(start=1_000_100_000, first_bin=179_000))
     refused("SFTs of 900 s, those of .* are 1800 s long", made(), made(start=1_000_100_000, tsft=900))
     refused("SFTs of 900 and 1800 s: expected one length", made(), made("L1", tsft=900))
     refused("a hann window, in .* it is rectangular", made(), made(start=1_000_100_000, taper=Taper("hann")))

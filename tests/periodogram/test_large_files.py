@@ -156,6 +156,7 @@ QUICK_FORMS = (
 )  # fmt: skip
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     ("form", "group", "options"),
     [

@@ -221,7 +221,10 @@ def test_ends_that_leave_nothing_and_long_ranges(tmp_path: Path) -> None:
     write_table({"mjd": t, "mag": np.sin(t)}, file)
     result = CliRunner().invoke(app, ["period", str(file), "--max-period", "0.01"])
     assert result.exit_code == 2
-    assert "the longest period, 0.01 d, is not above the shortest that the times call for, 0.04167 d" in result.stderr
+    assert (
+        "the longest period, 0.01 d, is not above the shortest period that the sampling allows, 0.04167 d"
+        in result.stderr
+    )
     cut = CliRunner().invoke(app, ["period", str(file), "--method", "nufft"], catch_exceptions=False)
     assert "(5,000,000 frequencies; --min-period" in cut.stderr.splitlines()[0]
     assert "note: the highest frequency is lowered so that no more than 5,000,000 frequencies" in cut.stderr

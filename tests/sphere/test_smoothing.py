@@ -17,6 +17,7 @@ pytest.importorskip("ducc0")
 UNSEEN = healpy.UNSEEN
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,6 +1,6 @@
-"""The values of a light curve out of a binary Avro record, compiled.
+"""A compiled reader of the light curves in binary Avro records.
 
-A schema is a list of nodes (`schemas.Program`).  The record is walked once; what is not wanted is passed over.
+A schema is a list of nodes (`schemas.Program`).  The record is read once; values that are not needed are skipped.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ERRORS = {
     7: "holds a longer list than fits into it",
     8: "holds a word of more than four bytes where the name of a band is expected",
 }
-"""What is wrong with a record, by the number that `read_record` returns."""
+"""Messages on a damaged record, by the number that `read_record` returns."""
 READ_ONLY = numba.types.Array(numba.uint8, 1, "C", readonly=True)
 _I64 = numba.int64
 
 
 @njit
 def _whole(data, at, end):
-    """A whole number of variable length, and the place behind it; minus the number of an error in its place."""
+    """Read a whole number of variable length; return it and the position after it, or minus the number of an error."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end:
@@ -70,16 +70,16 @@ def read_record(data, at, end, nodes, children, whole, real, kinds, row, found):
         Filled: whole numbers and words of at most four bytes; real numbers; the kind.
     row : int
     found : int64 array, shape (3,)
-        Filled with the object: 0, or 1 and a number, or 2 and the place and the length of a word.
+        Filled with the object's identifier: 0 (none), or 1 and a number, or 2 and the position and length of a text.
 
     Returns
     -------
     at, row, error : int
-        The place behind the record, the number of rows, and a key of `ERRORS` or 0.
+        The position after the record, the number of rows, and a key of `ERRORS` or 0.
     """
     frame, step = np.empty(DEPTH, np.int64), np.empty(DEPTH, np.int64)
     depth, node = 0, 0
-    budget = 64 * (end - at) + 1_000_000  # of steps: lists of values without bytes could be endless
+    budget = 64 * (end - at) + 1_000_000  # of steps: a list of values without bytes could be endless
     found[0] = 0
     while True:
         kind, goal = nodes[node, 0], nodes[node, 3]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FileSource"]
 
 HEADER_BYTES = 2**16, 2**24
-"""Bytes of a file in which its header is looked for, first and if it is longer."""
+"""Bytes at the start of a file in which the header is looked for: at first, and if the header is longer."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PIECE = 2**20
 
@@ -30,7 +30,7 @@ class FileSource:
     Parameters
     ----------
     paths : sequence of path
-        Files; of folders, all ``*.avro`` and archives below.
+        Files, or folders, of which all ``*.avro`` files and archives are read, also in subfolders.
     decoder : Decoder
     say : callable
         Gets a line on each file that cannot be read.
@@ -137,7 +137,7 @@ class FileSource:
         raise BadPacket(f"has a header of more than {HEADER_BYTES[-1]} bytes")
 
     def _block(self, file: BinaryIO, at: int, size: int, header: Header, place: Place) -> Unit:
-        """The block at a place of a file; what is damaged up to the next marker counts as one."""
+        """The block at a position of a file; damaged bytes up to the next marker count as one block."""
         file.seek(at)
         start = file.read(20)
         try:

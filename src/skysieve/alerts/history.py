@@ -19,7 +19,7 @@ __all__ = ["merge", "searchable"]
 def merge(
     stored: Sequence[bytes], rows: NDArray[Any], owner: NDArray[np.int64]
 ) -> tuple[list[bytes], NDArray[Any], NDArray[np.int64]]:
-    """Join new rows to the stored ones; of rows with one number and kind of an object, the first remains.
+    """Join new rows to the stored ones; of rows of an object with the same number and kind, the first is kept.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def merge(
     Returns
     -------
     joined : list of bytes, length n
-        As `stored`; the same whatever the order and the repetitions of the packets, as long as their rows agree.
+        As `stored`.  The result does not depend on the order and the repetitions of the packets, if their rows agree.
     rows : array of `ROW`
         All rows, object after object.
     offsets : int64 array, shape (n + 1,)

@@ -19,14 +19,14 @@ __all__ = ["Intake", "Source", "Unit"]
 
 @dataclass(frozen=True)
 class Unit:
-    """What a source delivers as a whole: a block of a file, or a message.
+    """The unit in which a source delivers packets: a block of a file, or a message.
 
     Attributes
     ----------
     place : Place
         The partition or file.
     at, following : int
-        Its place in the partition or file, and that of the next one.
+        Its position in the partition or file, and that of the next unit.
     mark : str
         Distinguishes the file from others of the same name.
     packets : Packets
@@ -43,14 +43,14 @@ class Unit:
 
 
 class Source(Protocol):
-    """Where packets come from."""
+    """A source of packets."""
 
     def units(self, places: Callable[[], Mapping[Place, tuple[int, str]]], stop: threading.Event) -> Iterator[Unit]:
-        """Deliver from the places on that the store holds, until the end or `stop`; repeats do no harm."""
+        """Deliver units from the positions in the store on, until the end or `stop`; repeated units do no harm."""
 
     @property
     def fault(self) -> str:
-        """What is wrong at present; "" if all is well."""
+        """The present fault; "" if there is none."""
 
     def counts(self) -> dict[str, float]:
         """Metrics of this part."""
@@ -65,7 +65,7 @@ class Intake:
     places : callable
         Returns the places that the store holds.
     most : int
-        Packets that may wait.
+        Largest number of packets that wait.
     """
 
     def __init__(self, source: Source, places: Callable[[], Mapping[Place, tuple[int, str]]], most: int) -> None:
@@ -80,7 +80,7 @@ class Intake:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the source at present; "" if all is well."""
+        """The present fault of the source; "" if there is none."""
         return self._source.fault
 
     def counts(self) -> dict[str, float]:

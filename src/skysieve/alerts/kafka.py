@@ -244,7 +244,7 @@ class KafkaSource:
             consumer.close()
 
     def _committed(self, partitions: list[Any], stop: threading.Event) -> dict[int, int]:
-        """The offsets that the group has committed of partitions which the store does not know; asks until `stop`."""
+        """The group's committed offsets for partitions that the store does not know; asks until `stop`."""
         while partitions and not stop.is_set():
             try:
                 found = self._consumer.committed(partitions, timeout=START_SECONDS)
@@ -287,7 +287,7 @@ class KafkaSource:
             sent_offsets.update({p.partition: p.offset for p in new})
 
     def _measure(self) -> None:
-        """How far the reader is behind the broker, from what librdkafka fetched last."""
+        """Measure how far the reader is behind the broker, by the end offsets that librdkafka fetched last."""
         for part in list(self._assigned):
             try:
                 _, high = self._consumer.get_watermark_offsets(

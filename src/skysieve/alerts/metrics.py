@@ -24,7 +24,7 @@ METRICS = (
     Metric("broker_errors", "Errors of the broker or of the network, in this run."),
     Metric("files_failed", "Files that cannot be read, or not to their end.", "gauge"),
     Metric("waiting", "Packets that are read but not searched.", "gauge"),
-    Metric("behind", "Messages that the broker has and that are not read.", "gauge"),
+    Metric("behind", "Messages at the broker that have not been read.", "gauge"),
     Metric("partitions", "Partitions of the topic that this process reads.", "gauge"),
     Metric("latency_seconds", "Longest time from arrival to commit of the packets of the last batch.", "gauge"),
     Metric("batch_seconds", "Duration of the last batch: search and commit.", "gauge"),
@@ -33,4 +33,4 @@ METRICS = (
 )
 """All metrics, with the prefix `PREFIX`."""
 TOTALS = tuple(metric.name for metric in METRICS[:7])
-"""Those that the store holds, and that advance with it."""
+"""Names of the metrics that the store holds and updates in its transactions."""

@@ -45,7 +45,7 @@ class BadPacket(ValueError):
 
 
 def _snappy(data: bytes) -> bytes:
-    """Snappy as Avro has it: its own bytes, which begin with the size of the records, and their CRC-32."""
+    """Decompress Avro's snappy block: compressed bytes, which begin with the size of the records, and their CRC-32."""
     import pyarrow
 
     packed, size, shift = data[:-4], 0, 0
@@ -54,7 +54,7 @@ def _snappy(data: bytes) -> bytes:
         shift += 7
         if byte < 128:
             break
-    if size > 64 * len(packed):  # at most 64 bytes are copied by two
+    if size > 64 * len(packed):  # two bytes encode 64 at most
         raise BadPacket(f"{size} bytes cannot be packed into {len(packed)}")
     records: bytes = pyarrow.decompress(packed, size, "snappy", asbytes=True)
     if zlib.crc32(records).to_bytes(4, "big") != data[-4:]:
@@ -78,7 +78,7 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
     "snappy": _snappy,
     "zstandard": _zstandard,
 }
-"""How the blocks of a file are unpacked, by the name of their codec."""
+"""Functions that decompress the blocks of a file, by the name of the codec."""
 BY_PYARROW = ("snappy", "zstandard")
 
 
@@ -101,7 +101,7 @@ class Packets:
     left_out : int
         Rows without a value, an error or a band.
     bad : list of (str, bytes)
-        What could not be read: why, and the bytes.
+        Data that could not be read: the reason, and the bytes.
     """
 
     objects: list[Any] = field(default_factory=list)
@@ -196,9 +196,9 @@ class Decoder:
         return Packets(objects, counts, rows, sum(one.left_out for one in made))
 
     def block(self, program: Program, data: bytes, count: int, at: int = 0) -> Packets:
-        """Read `count` records that stand one behind another from `at` to the end of `data`.
+        """Read `count` records that follow one another from `at` to the end of `data`.
 
-        A record cannot be found behind a damaged one: from there on the block is in ``bad``.
+        Records after a damaged one cannot be found: the rest of the block is added to ``bad``.
         """
         raw = np.frombuffer(data, np.uint8)
         objects: list[Any] = []
@@ -234,7 +234,7 @@ class Decoder:
 
 
 def read_long(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A whole number of variable length, and the place behind it.
+    """Read an Avro ``long``, a whole number of variable length; return it and the position after it.
 
     Raises
     ------

@@ -30,11 +30,11 @@ ACCEPTED = {
     "id": NUMBERS, "exposure": NUMBERS, "band": (*NUMBERS, *WORDS), "sign": WORDS,
     **dict.fromkeys(("t", "y", "dy"), ("float", "double", *NUMBERS)), "object": (*NUMBERS, *WORDS),
 }  # fmt: skip
-"""Types that a field may have, by what it holds."""
+"""Types that a field may have, by the value that it holds."""
 
 
 class SchemaError(ValueError):
-    """A schema that cannot be read, or not that of an alert."""
+    """A schema that cannot be read, or that is not the schema of an alert."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Program:
     ----------
     survey : Survey
     nodes : int64 array, shape (n, 4)
-        Kind; first of its children; their number, or the size of a fixed value; where the value goes.
+        Kind; first child; number of children, or size of a fixed value; destination of the value.
     children : int64 array
         Numbers of nodes.
     """
@@ -77,7 +77,7 @@ def read_schema(path: str | Path) -> Any:
 
 
 def _inlined(schema: Any, space: str, known: dict[str, Any], folder: Path) -> Any:
-    """The schema, with the definition of each type where its name stands first."""
+    """The schema, in which the first occurrence of each type's name is replaced by its definition."""
     if isinstance(schema, list):
         return [_inlined(branch, space, known, folder) for branch in schema]
     if isinstance(schema, str):
@@ -143,8 +143,8 @@ def compile_schema(schema: Any) -> Program:
 class _Compiler:
     """The nodes of a schema.
 
-    A role says what a node is to the survey: the packet, a list of sources or a source, the way to the object, a value,
-    or nothing.  A type that is used in two roles has nodes for each.
+    A role is the meaning of a node in the survey: the packet, a list of sources or a source, a step on the path to the
+    object, a value, or nothing.  A type that is used in two roles has nodes for each.
     """
 
     def __init__(self, survey: Survey) -> None:
@@ -156,7 +156,7 @@ class _Compiler:
         self.seen: set[tuple[Any, ...]] = set()
 
     def add(self, schema: Any, space: str, role: str, path: tuple[str, ...]) -> int:
-        """Add a schema and what is in it, in a role, at a place in the packet; return its node."""
+        """Add a schema and its children, with a role and a path in the packet; return the number of its node."""
         if isinstance(schema, list):
             return self._parent(UNION, SKIP, [self.add(branch, space, role, path) for branch in schema])
         if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
@@ -227,7 +227,7 @@ class _Compiler:
         return self._new([SIMPLE[kind], 0, 0, goal])
 
     def check(self, names: set[str]) -> None:
-        """Refuse a schema without a value that is needed; all are but the exposure."""
+        """Refuse a schema that lacks a needed value; all values except the exposure are needed."""
         needed: dict[tuple[Any, ...], str] = {("object",): ".".join(self.survey.object)}
         for source, kind in self.survey.sources.items():
             if source in names:

@@ -1,4 +1,4 @@
-"""Periods of the objects that changed: one search of those in one band, one of those in several."""
+"""Periods of the objects that changed: one search for objects in one band, and one for objects in several bands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PeriodSearch:
     min_period, max_period : float
         Range of periods in days.
     samples_per_peak : float
-        Frequencies in 1/T, with T the time span of an object.
+        Number of frequencies in an interval of 1/T, with T the time span of an object.
     n_peaks : int
         Peaks of each object.
     nterms : int, optional
@@ -42,7 +42,7 @@ class PeriodSearch:
     forced : bool
         Whether forced photometry is used.
     device, threads, memory
-        As of `skysieve.lombscargle`.
+        As for `skysieve.lombscargle`.
 
     Raises
     ------
@@ -95,7 +95,7 @@ class PeriodSearch:
         self.close()
 
     def describe(self) -> dict[str, Any]:
-        """What the plan for objects in several bands says; see `skysieve.LombScarglePlan.describe`."""
+        """The description of the plan for objects in several bands; see `skysieve.LombScarglePlan.describe`."""
         return self._bands.describe()
 
     def search(self, objects: Sequence[Any], rows: NDArray[Any], offsets: NDArray[np.int64]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class PeriodSearch:
             value_name="flux", band=band if several else None,
         )  # fmt: skip
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a grid, or of objects that cannot be searched: their status says why
+            warnings.simplefilter("ignore")  # on grids, and on objects without a result: their status says why
             if several:
                 result: Any = self._bands.execute(curves.t, curves.y, curves.band, curves.dy, offsets=curves.offsets)
             else:

@@ -32,14 +32,14 @@ RETRY_SECONDS = 2.0
 STALLED_SECONDS = 300.0
 """A batch that takes longer is reported as a fault."""
 AGAIN, AT_ONCE = 2000, 200
-"""Objects of a batch that is searched again, and packets that were set aside that are read at a time."""
+"""Number of objects in a batch that is searched again, and number of set-aside packets that are read at a time."""
 
 
 class Publisher(Protocol):
-    """Where periods are sent, beside the store."""
+    """A destination to which periods are sent, besides the store."""
 
     def send(self, store: Store, wait: float) -> None:
-        """Send what the store holds as not sent, and note what was delivered; wait for that many seconds at most."""
+        """Send the periods that are marked as not sent, and note those delivered; wait for `wait` seconds at most."""
 
     def counts(self) -> dict[str, float]:
         """Metrics of this part."""
@@ -63,11 +63,11 @@ class Service:
         Seconds between two writes of it.
     publisher : Publisher, optional
     most_set_aside : int
-        More packets that cannot be read end the run.
+        The run ends if more packets than this cannot be read.
     patient : bool
-        Whether a full disk or a locked store is waited for; else it ends the run.
+        Whether to wait while the disk is full or the store is locked; otherwise the run ends.
     say, detail : callable
-        Get lines for the user: faults, and one for each batch.
+        Called with lines for the user: `say` with faults, `detail` with one line for each batch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Service:
         self._table_old = True
 
     def places(self) -> dict[Place, tuple[int, str]]:
-        """How far each partition or file is stored; safe in other threads."""
+        """The position up to which each partition or file is stored; safe to read in other threads."""
         with self._lock:
             return dict(self._places)
 
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def fault(self) -> str:
-        """What is wrong at present; "" if all is well."""
+        """The present fault; "" if there is none."""
         since = self._busy_since
         if fault := self._fault or ("" if self._intake is None else self._intake.fault):
             return fault
@@ -137,7 +137,7 @@ class Service:
         Raises
         ------
         sqlite3.Error
-            The store cannot be written, and it is not waited for.
+            The store cannot be written, and the service does not wait for it.
         OSError
             The table cannot be written at the end.
         RuntimeError
@@ -175,7 +175,7 @@ class Service:
     def process(self, units: Sequence[Unit], recovered: Sequence[tuple[Place, int, int]] = ()) -> None:
         """Search the objects of units that the store does not have, and store everything in one transaction.
 
-        Units without a place that follows are packets that were set aside; `recovered` says which.
+        Units without a following position are packets that were set aside before; `recovered` lists them.
         """
         started = self._busy_since = time.monotonic()
         batch, objects, rows, owners, used = self._collect(units)

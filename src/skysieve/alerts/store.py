@@ -1,4 +1,4 @@
-"""The store: light curves, periods and the place in the stream, in one SQLite file that advances as a whole."""
+"""The store: light curves, periods and the position in the stream, in one SQLite file with atomic updates."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ class StoreInUse(OSError):
 
 @dataclass
 class Batch:
-    """What one transaction adds to the store.
+    """The data that one transaction adds to the store.
 
     Attributes
     ----------
     places : dict of Place to (int, str)
         How far each partition or file is read, and the file's marker.
     objects, rows : list
-        Objects whose light curves changed, and these.
+        Objects whose light curves changed, and the rows of these light curves.
     n_rows : list of int
     periods : mapping of str to array
-        Columns of the table of periods: ``id``, of some of the objects, and others.
+        Columns of the table of periods for some of the objects; ``id`` is one of them.
     set_aside : list of (Place, int, str, bytes)
-        Packets that cannot be read: where they stand, why, the bytes.  The store numbers those of one place.
+        Packets that cannot be read: place, position, reason and bytes.  The store numbers the packets of one position.
     recovered : list of (Place, int, int)
-        Packets that were set aside and can be read now: where they stand, and the number.
+        Packets that were set aside and can be read now: place, position and number.
     totals : dict of str to int
-        What is added to the totals.
+        Increments of the totals.
     """
 
     places: dict[Place, tuple[int, str]] = field(default_factory=dict)
@@ -85,16 +85,17 @@ class Store:
     Parameters
     ----------
     path : path
-        It is made where it does not exist.
+        The file, which is made if it does not exist.
     settings : mapping
-        What the periods depend on.  Where they differ from those of the last run, all objects are searched again.
+        Settings on which the periods depend.  If they differ from those of the last run, all objects are searched
+        again.
 
     Raises
     ------
     StoreInUse
         Another process has it open.
     OSError
-        It is no such store, is damaged or cannot be written.
+        The file is no such store, is damaged or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, Any] | None = None) -> None:
@@ -160,7 +161,7 @@ class Store:
 
     @property
     def table(self) -> Path | None:
-        """The file for the table of periods that the store was used with last."""
+        """The file for the table of periods that was last used with the store."""
         known = self._fact("table")
         return None if known is None else Path(known)
 
@@ -211,7 +212,7 @@ class Store:
         return dict(self._base.execute("SELECT name, value FROM totals"))
 
     def rows(self, objects: Iterable[Any]) -> list[bytes]:
-        """The rows of objects; nothing of those that are not known."""
+        """The rows of objects; empty for unknown objects."""
         one = self._base.cursor()
         found = (one.execute("SELECT rows FROM objects WHERE object = ?", (o,)).fetchone() for o in objects)
         return [b"" if row is None else row[0] for row in found]
@@ -316,7 +317,7 @@ class Store:
             self._base.executemany("UPDATE objects SET sent = ?2 WHERE object = ?1 AND sent < ?2", list(delivered))
 
     def set_aside(self, after: tuple[Place, int, int], limit: int) -> list[tuple[Place, int, int, bytes]]:
-        """Packets that could not be read, behind one of them: where they stand, the number, the bytes."""
+        """Packets that could not be read, after a given one: place, position, number and bytes."""
         query = (
             "SELECT source, part, place, number, bytes FROM set_aside "
             "WHERE (source, part, place, number) > (?, ?, ?, ?) ORDER BY source, part, place, number LIMIT ?"
@@ -336,7 +337,7 @@ def describe_error(error: sqlite3.Error) -> str:
 
 
 def passing(error: sqlite3.Error) -> bool:
-    """Whether the same may succeed later: the disk is full, or another program has locked the store."""
+    """Whether the operation may succeed later: the disk is full, or another program has locked the store."""
     return isinstance(error, sqlite3.OperationalError) and any(
         word in str(error) for word in ("locked", "busy", "full", "disk I/O")
     )

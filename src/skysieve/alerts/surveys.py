@@ -16,11 +16,11 @@ __all__ = ["DETECTION", "FIELDS", "FORCED", "MISSING", "OBJECT", "ROW", "SURVEYS
 DETECTION, FORCED = 0, 1
 """Kinds of rows: sources that were detected, and forced photometry at the place of the object."""
 FIELDS = {"id": 0, "exposure": 1, "band": 2, "sign": 3, "t": 4, "y": 5, "dy": 6}
-"""What is read of a source, and the place of each value: the first four are whole numbers or short words."""
+"""Values that are read of a source, and their positions; the first four are whole numbers or short text."""
 OBJECT = 7
-"""The place of the object's identifier."""
+"""Position of the object's identifier."""
 MISSING = -(2**63)
-"""A whole number that a packet does not have."""
+"""Stands for a whole number that is missing in a packet."""
 
 ROW = np.dtype(
     [("id", "<i8"), ("exposure", "<i8"), ("t", "<f8"), ("y", "<f4"), ("dy", "<f4"), ("band", "<u4"), ("kind", "u1")]
@@ -43,11 +43,11 @@ class Survey:
     ----------
     name : str
     object : tuple of str
-        Where the object's identifier is: names of fields, outermost first.
+        Path of the object's identifier: names of nested fields, outermost first.
     sources : mapping of str to int
         Fields that hold a source or a list of them, and the kind of their rows.
     fields : mapping of int to mapping of str to str
-        Of each kind, the names of the fields for the keys of `FIELDS`.
+        For each kind of row, the names of the fields for the keys of `FIELDS`.
     convert : callable
         ``convert(t, y, dy, sign, band)`` returns MJD, flux and error in nJy, and bands as numbers of four bytes.
     """
@@ -63,8 +63,8 @@ class Survey:
         return {self.object[0], next(iter(self.sources))} <= names
 
     def rows(self, whole: NDArray[np.int64], real: NDArray[np.float64], kind: NDArray[np.uint8]) -> NDArray[Any]:
-        """Rows of the values that were read, in the order of `FIELDS`; without a source's number, a time within
-        `TIMES`, a flux, a positive error or a band, the row's ``kind`` is 255."""
+        """Rows of the values that were read, in the order of `FIELDS`.  A row without a source's number, a time within
+        `TIMES`, a flux, a positive error or a band has the ``kind`` 255."""
         t, y, dy, band = self.convert(real[:, 0], real[:, 1], real[:, 2], whole[:, 3], whole[:, 2])
         rows = np.empty(len(whole), ROW)
         rows["id"], rows["t"], rows["y"], rows["dy"], rows["band"] = whole[:, 0], t, y, dy, band
@@ -82,7 +82,7 @@ _ZTF_BANDS = np.array([0, *b"gri"], np.int64)
 
 
 def _ztf(t: Any, y: Any, dy: Any, sign: Any, band: Any) -> tuple[Any, Any, Any, Any]:
-    """Magnitudes of the absolute difference, with its sign beside them."""
+    """Convert ZTF's magnitudes of the absolute flux difference, whose sign is a field of its own."""
     negative = (sign == ord("f")) | (sign == ord("0"))
     known = negative | (sign == ord("t")) | (sign == ord("1"))
     flux = 10 ** (0.4 * (AB_ZERO - y))

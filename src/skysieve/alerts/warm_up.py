@@ -1,4 +1,4 @@
-"""The reader of packets on an empty one, for ``skysieve warm-up``."""
+"""Compilation of the packet reader, for ``skysieve warm-up``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m skysieve.cluster``: what the scripts of batch systems call."""
+"""``python -m skysieve.cluster``, which the scripts of batch systems call."""
 
 from __future__ import annotations
 

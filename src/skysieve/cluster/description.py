@@ -1,4 +1,4 @@
-"""A job: a command, its options and partitions of its input; and what a worker does for one partition.
+"""Jobs: a command, its options and the partitions of its input; and the work of a command for one partition.
 
 A job is plain data, so that it can be pickled for Dask and stored as JSON for SLURM.  The command's own code prepares
 it, computes partitions and joins their results: see `Work`.
@@ -42,7 +42,7 @@ CODE = {
     command: (place.partition(":")[0], f"{place[: place.index('.command')]}.cpu.engine", "pyarrow.parquet")
     for command, (place, _) in KINDS.items()
 }
-"""Modules that a worker of a command imports on a CPU, sooner or later."""
+"""Modules that a worker of each command will import on a CPU."""
 
 NO_MATTER = {
     "cluster", "dry_run", "each", "memory", "output", "overwrite", "progress", "quiet", "resume", "threads", "verbose",
@@ -56,21 +56,21 @@ class OutputError(OSError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `Work.prepare` finds before the work.
+    """The result of `Work.prepare`.
 
     Attributes
     ----------
     partitions : list
-        Each as JSON holds it; in the order of the output's rows.
+        The partitions as JSON values, in the order of the output's rows.
     inputs : list
-        Files with their sizes and times of change, as of `skysieve.core.parts.fingerprint`.
+        Files with their sizes and times of change, see `skysieve.core.parts.fingerprint`.
     plan : dict
-        What all partitions must share, such as a grid that follows from the first template.
+        Values that all partitions must share, such as a grid that follows from the first template.
     notes : list of str
         Lines for the user.
     own : list of list of int
-        For each partition, the numbers of the inputs on which no other one depends: if one of them changes, `resume`
-        computes this partition alone again.  Empty if all partitions depend on all inputs.
+        For each partition, the numbers of the inputs on which no other partition depends.  If one of these inputs
+        changes, `resume` computes only this partition again.  Empty if all partitions depend on all inputs.
     """
 
     partitions: list[Any]
@@ -91,11 +91,11 @@ class Part:
     units : mapping of str to str
         Units of some of the columns.
     counts : dict of str to int
-        What is counted over all partitions, such as ``{"objects": 10}``.
+        Counts that are added up over all partitions, such as ``{"objects": 10}``.
     faults : list of str
         Inputs that were left out, with the reasons.
     facts : dict
-        What else the join needs, as JSON holds it.
+        Further values for `Work.finish`, as JSON values.
     files : list of str
         Further files that were written.
     """
@@ -117,7 +117,7 @@ class Resources:
 
 
 class Work(Protocol):
-    """What a command does for the partitions of a job.
+    """The work of a command for the partitions of a job.
 
     An instance belongs to one process, which computes partition after partition with it.
     """
@@ -145,17 +145,17 @@ class Job:
     command : str
         A name of `KINDS`, or ``module:class`` of another `Work`.
     options : dict
-        Options of the command, as JSON holds them.
+        Options of the command as JSON values.
     output : str
         The file or folder to write.
     partitions, inputs, plan, own : list, list, dict, list
         See `Prepared`.
     device : str
-        Where partitions are computed: the option, or what "auto" has been found to be.
+        Device on which partitions are computed: the option, or the device that "auto" has selected.
     version : str
         Version of this package.
     cwd : str
-        The folder from which names of files count.
+        The folder to which relative file names refer.
     """
 
     command: str
@@ -199,11 +199,11 @@ class Job:
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def at(self, name: str) -> Path:
-        """The path of a file, from the folder in which the job was made."""
+        """The path of a file, relative to the folder in which the job was made."""
         return Path(self.cwd, name)
 
     def facts(self) -> dict[str, Any]:
-        """The job as JSON holds it; ``Job(**facts)`` makes it again."""
+        """The job as JSON values; ``Job(**facts)`` makes it again."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "notes"}
 
     @property
@@ -253,8 +253,8 @@ def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
         The table to write; a name without an ending is a folder of Parquet files.  For "smooth" it is the folder of
         the maps.
     **options
-        The command's options by their names in Python: ``files=["a.parquet"]``, ``min_period=0.1``.  Others have the
-        command's defaults.
+        The command's options by their names in Python: ``files=["a.parquet"]``, ``min_period=0.1``.  Options that are
+        not given have the command's defaults.
 
     Returns
     -------

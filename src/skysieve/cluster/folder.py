@@ -54,7 +54,7 @@ MOST_FAULTS = 1000
 
 @functools.cache
 def environment() -> dict[str, str]:
-    """Versions and processor of this process: partitions have the same bits where these are the same."""
+    """Versions and processor of this process; partitions are bit-identical if these are the same."""
     found = {"skysieve": __version__, "python": platform.python_version()}
     for name in VERSIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -147,13 +147,13 @@ def _facts_of(schema: Any) -> dict[str, Any]:
 
 
 def fail(folder: Path, number: int, error: str) -> None:
-    """Write why a partition has failed."""
+    """Write the reason why a partition has failed."""
     with written(_failure(folder, number)) as path:
         path.write_text(json.dumps({"error": error}), encoding="utf-8")
 
 
 def in_slurm(numbers: list[str]) -> bool:
-    """Whether SLURM still has one of the jobs; not, where there is no SLURM to ask."""
+    """Whether SLURM still has one of the jobs; False without SLURM."""
     if shutil.which("squeue") is None:
         return False
     asked = ["squeue", "--noheader", "--jobs", ",".join(numbers)]
@@ -170,18 +170,18 @@ class Outcome:
     output, folder : pathlib.Path
         The output; the folder of partitions, which is removed once a table is complete.
     partitions, before, rows : int
-        All partitions, those that were done before, and rows of the output.
+        Numbers of all partitions, of partitions that were done before, and of rows of the output.
     failed : dict of int to str
         Partitions without a result, and the reasons.
     faults : list of str
         Inputs that were left out, and the reasons; the first thousand.
     n_faults : int
     counts : dict of str to int
-        What the command counts, such as objects.
+        Counts of the command, such as objects.
     tables : int
-        Partitions with a table: one has none if all of its inputs were left out.
+        Number of partitions with a table; a partition has none if all of its inputs were left out.
     environments : list of dict
-        Versions and processors of the workers; results have the same bits where there is one.
+        Versions and processors of the workers; results are reproducible bit for bit if there is only one entry.
     """
 
     output: Path
@@ -217,7 +217,7 @@ class RunFolder:
     resume : bool
         Continue from the partitions that are done.
     overwrite : bool
-        Remove those of another job.
+        Remove the partitions of another job.
 
     Raises
     ------
@@ -291,7 +291,7 @@ class RunFolder:
             path.write_text(json.dumps({"state": state, **facts, "job": self.job.facts()}, indent=1), encoding="utf-8")
 
     def outcome(self) -> tuple[Outcome, list[int]]:
-        """What is done already, and the partitions that are not."""
+        """The outcome so far, and the partitions that are not done."""
         found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions))
         missing = []
         for number in range(len(self.job.partitions)):
@@ -304,13 +304,13 @@ class RunFolder:
         return found, missing
 
     def failures(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Why partitions failed."""
+        """The reasons why partitions failed."""
         found = {number: _failure(self.folder, number) for number in numbers}
         reasons = {number: read_json(path) for number, path in found.items() if path.exists()}
         return {number: reason["error"] for number, reason in reasons.items() if reason}
 
     def finish(self, outcome: Outcome) -> None:
-        """Write the output and the last manifest; remove the folder where it is complete and not the output."""
+        """Write the output and the last manifest; remove the folder if no partition failed and it is not the output."""
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
         try:
             if self.folder != outcome.output and outcome.tables:

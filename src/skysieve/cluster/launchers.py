@@ -33,11 +33,11 @@ __all__ = ["launcher", "run", "start_ahead"]
 CONNECT, WORKERS = 10.0, 60.0
 """Seconds to wait for a scheduler, and for its first worker."""
 AHEAD = 4
-"""Tasks that the scheduler has for each thread of a worker."""
+"""Tasks that wait at the scheduler for each thread of a worker."""
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Variables of a worker, as Dask sets them: its own threads are those of the search."""
+"""Environment variables that Dask sets to 1 for a worker, whose only threads are then those of the search."""
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""Variables by which glibc keeps the memory of large arrays: otherwise the pages of each map are new to its worker."""
+"""Environment variables with which glibc reuses the memory of large arrays; otherwise each map gets new pages."""
 LOST_GPU = 75
 """Exit code of a worker whose GPU does not respond; Dask's nanny starts another."""
 
@@ -78,21 +78,22 @@ def run(
     job : Job
         As `skysieve.cluster.job` makes it.
     client : str or distributed.Client, optional
-        ``"local"`` or ``"local:4"``: workers on this machine, by default one a core, or one a GPU;
-        ``"dask:ADDRESS"``: those of a scheduler; a client of Dask; None or ``"serial"``: this process.  Workers must
-        see the files of the input and of the output under the same names.
+        ``"local"`` or ``"local:4"`` starts workers on this machine, by default one for each core, or for each GPU.
+        ``"dask:ADDRESS"`` and a Dask client use the workers of a running scheduler.  None and ``"serial"`` compute in
+        this process.  Workers must see the input and output files under the same names.
     resume : bool
         Continue from the partitions that are done.
     overwrite : bool
         Replace the partitions of another run.
     threads : int, optional
-        CPU threads of a worker.  The default shares the cores among local workers, and takes Dask's number of others.
+        CPU threads of a worker.  By default, local workers share the cores, and other workers use the number of threads
+        that Dask gives them.
     memory : str, optional
         Working memory of a worker, such as "2GiB".
     progress : bool or callable
         Show a progress bar, or call ``progress(partitions done, all)``.
     note : callable
-        Takes lines for the user.
+        Called with each line for the user.
 
     Returns
     -------
@@ -210,9 +211,9 @@ async def _reach(address: str) -> None:
 
 
 def start_ahead(command: str) -> None:
-    """Start the process from which workers on this machine are forked: it imports a command's code once for all.
+    """Start the process from which workers on this machine are forked; it imports a command's code once for all.
 
-    Nothing happens on systems but Linux, where workers are new processes, or if a fork server runs already.
+    Nothing happens if such a process runs already, or on systems other than Linux, whose workers are not forked.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -243,11 +244,11 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     quiet: dict[str, Any] = {"silence_logs": logging.CRITICAL}
     on_cpu = resolve(job.device)[0].kind == "cpu"
     environ = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
-    environ.pop("MALLOC_TRIM_THRESHOLD_", None)  # it makes each large array new pages
+    environ.pop("MALLOC_TRIM_THRESHOLD_", None)  # with it, each large array gets new pages
     given = {
         "distributed.scheduler.worker-saturation": 1.0,
-        "distributed.worker.profile.enabled": False,  # of each worker's stack, a hundred times a second
-        "distributed.admin.tick.interval": "500ms",  # of each process's loop, by default fifty times a second
+        "distributed.worker.profile.enabled": False,  # it samples each worker a hundred times a second
+        "distributed.admin.tick.interval": "500ms",  # in each process, by default fifty times a second
         "distributed.admin.system-monitor.interval": "5s",
         # By default Dask closes a worker for good that is starting again 15 seconds after one of its deaths.
         "distributed.deploy.lost-worker-timeout": "1 day",
@@ -255,7 +256,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
     }
     if on_cpu and sys.platform.startswith("linux"):
         start_ahead(job.command)
-        distributed.utils._forkserver_preload_set = True  # else Dask imports all packages that it knows, as pandas
+        distributed.utils._forkserver_preload_set = True  # else Dask imports all packages that it knows, such as pandas
         given["distributed.worker.multiprocessing-method"] = "forkserver"
     stack.enter_context(dask.config.set(given))
     if on_cpu:

@@ -152,7 +152,9 @@ def submit(
     >>> cluster.submit(stars, tasks=2)  # doctest: +SKIP
     """
     if job.device == "auto":
-        raise ValueError(f"--device auto: {scheduler} needs --device cpu or --device cuda, as its nodes have it")
+        raise ValueError(
+            f"--device auto: {scheduler} needs --device cpu or --device cuda, choose the one that its nodes have"
+        )
     if scheduler == "slurm" and shutil.which("sbatch") is None:
         raise FileNotFoundError("sbatch is not on the PATH: --cluster slurm works on a machine that submits to SLURM")
     folder = RunFolder(job, resume, overwrite)
@@ -199,7 +201,7 @@ def _sbatch(arguments: list[str]) -> str:
 
 
 def task(folder: Path, number: int, tasks: int, resources: Resources) -> int:
-    """Compute every partition of a task: `number`, `number` + `tasks` ... of those that are not done.
+    """Compute the partitions of a task: of those that are not done, `number`, `number` + `tasks` ...
 
     Returns
     -------

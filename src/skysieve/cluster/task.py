@@ -1,4 +1,4 @@
-"""Compute partitions: what a process of any launcher does."""
+"""Computation of partitions, in a process of any launcher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _last: dict[tuple[str, str, Resources], tuple[Job, Work]] = {}
 
 
 def compute(folder: str, key: str, number: int, resources: Resources) -> dict[str, Any]:
-    """Compute a partition and write its file, unless the file exists: what a task of Dask or SLURM does.
+    """Compute a partition and write its file, unless the file exists; tasks of Dask and SLURM call this.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
 
 
 FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError)
-"""Errors that cost a partition, in a process without Dask; Dask catches all."""
+"""Errors that make one partition fail in a process without Dask; Dask catches all errors."""
 
 
 def in_this_process(folder: Path, key: str, numbers: Iterable[int], resources: Resources, step: Step) -> None:

@@ -1,5 +1,5 @@
-"""Arrays of NumPy, CuPy and other libraries: where they are, and how they are read without needless copies; equality of
-dataclasses that hold some.
+"""Arrays of NumPy, CuPy and other libraries: their location, conversion without needless copies, and the equality of
+dataclasses with arrays.
 
 CuPy is imported only for an array on a GPU.  Columns of Arrow are converted without pandas, which PyArrow's own
 conversions import.
@@ -30,10 +30,10 @@ _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 def is_device_array(x: Any) -> bool:
     """Return whether `x` is an array in the memory of a GPU (of CuPy, Torch, Numba, JAX, ...)."""
-    if type(x) in _PLAIN or isinstance(x, _HOST):  # the first question takes a third of the time of the second
+    if type(x) in _PLAIN or isinstance(x, _HOST):  # the first test takes a third of the time of the second
         return False
     array = getattr(sys.modules.get("cupy"), "ndarray", None)
-    if array is not None and isinstance(x, array):  # its interface is a dictionary, made anew at each access
+    if array is not None and isinstance(x, array):  # the attribute below is a new dictionary at each access
         return True
     if _attribute(x, "__cuda_array_interface__") is not None:
         return True
@@ -164,7 +164,7 @@ class Words:
 
 
 def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays one after another; as text if some are text, or whole numbers of which no type of NumPy holds all.
+    """Concatenate arrays; the result is text if some are text, or if no integer type of NumPy holds all whole numbers.
 
     >>> joined([np.array([1]), np.array(["a"])]).tolist()
     ['1', 'a']
@@ -187,8 +187,9 @@ def from_arrow(values: Any) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        Numbers are a read-only view of Arrow's memory where it is in one piece; missing ones are NaN, and whole numbers
-        then float64.  Text is an array of Python objects, None where it is missing.  PyArrow converts other types.
+        Numbers are a read-only view of Arrow's memory where it is contiguous.  Missing numbers are NaN, and whole
+        numbers then become float64.  Text is an array of Python objects, with None for missing values.  PyArrow
+        converts other types.
 
     Examples
     --------

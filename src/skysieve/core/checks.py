@@ -74,7 +74,7 @@ def real_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def remembered(check: Callable[..., T], *given: Any) -> T:
-    """Return ``check(*given)``; a value that was returned for equal arguments of the same types is returned again.
+    """Return ``check(*given)``, cached for equal arguments of the same types.
 
     For checks that return immutable values: they take longer than the rest of a small call.
 

@@ -1,4 +1,4 @@
-"""What the command lines of all domains share: options, lists of numbers, errors in one line, exit codes."""
+"""Common parts of the command lines of all domains: options, lists of numbers, one-line errors, exit codes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ DryRunOption = Annotated[
 
 
 def show_prediction(facts: Mapping[str, Any], what: str) -> None:
-    """Print what a job would take, as ``--dry-run`` does; what cannot be predicted is not printed.
+    """Print the predicted cost of a job, as ``--dry-run`` does; values that cannot be predicted are not printed.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a command as JSON holds them, by their names in Python; groups of options are taken to pieces.
+    """Options of a command as JSON values, by their names in Python; groups of options are flattened.
 
     >>> flat_options({"files": [Path("a.csv")], "id_": None, "dtype": Dtype.float32})
     {'files': ['a.csv'], 'id': None, 'dtype': 'float32'}
@@ -243,7 +243,7 @@ class _Lines(logging.Handler):
 
 
 class Messages:
-    """What a command prints beside its results: lines on standard error, and whether to draw a progress bar.
+    """Messages of a command: lines on standard error, and whether to draw a progress bar.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | None = ()) -> None:
-    """Refuse, before any work, files that would replace one another or a file to read.
+    """Refuse, before any work, outputs that would replace one another or an input.
 
     Parameters
     ----------
@@ -480,7 +480,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
 
 
 def with_option(text: str, given: Sequence[str] | None = None) -> str:
-    """A message that begins with the name of an argument, with the option in its place where the user `given` it.
+    """Replace the argument's name at the start of a message by the option, if the user has `given` that option.
 
     >>> with_option("dm_max=-1.0: expected a DM above 0", ["dedisp", "plan", "a.fil", "--dm-max", "-1"])
     '--dm-max -1.0: expected a DM above 0'
@@ -494,7 +494,7 @@ def with_option(text: str, given: Sequence[str] | None = None) -> str:
 
 
 def terminal(**options: Any) -> Console:
-    """A console of rich that raises BrokenPipeError where nobody reads; rich itself ends the process with code 1."""
+    """A rich console that raises BrokenPipeError if the reader has ended; rich itself ends the process with code 1."""
     from rich.console import Console
 
     class Terminal(Console):
@@ -505,7 +505,7 @@ def terminal(**options: Any) -> Console:
 
 
 def nobody_reads() -> bool:
-    """Whether the reader of standard output has ended, as in ``| head``; what is left of the output is dropped then."""
+    """Whether the reader of standard output has ended, as in ``| head``; if so, the rest of the output is discarded."""
     stdout = sys.__stdout__
     if stdout is None or sys.stdout is not stdout or not hasattr(select, "poll"):
         return False
@@ -518,7 +518,7 @@ def nobody_reads() -> bool:
 
 
 def drop_stdout() -> None:
-    """Discard what is still to be written to standard output, which Python would try again when it ends."""
+    """Discard the buffered rest of standard output, which Python would otherwise try to write when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -526,8 +526,8 @@ def drop_stdout() -> None:
 def sigterm_interrupts() -> Iterator[None]:
     """SIGTERM, which batch systems send, raises KeyboardInterrupt inside the block, as Ctrl-C does.
 
-    Unfinished files are then removed.  A handler that is installed already is kept.  The block's outputs are forgotten
-    at its end (`files.new_outputs`).
+    Unfinished files are then removed.  A handler that is already installed is not replaced.  `files.new_outputs` is
+    cleared at the end of the block.
     """
     from .files import new_outputs
 
@@ -552,14 +552,14 @@ def number_list(text: str, name: str, end: int, what: str = "numbers") -> list[i
     name : str
         The option, for the error.
     end : int
-        All numbers must lie below.
+        All numbers must be less than this.
     what : str
         What the numbers are, for the error.
 
     Raises
     ------
     ValueError
-        `text` is not such a list, a range falls, or a number is not in 0 ... ``end - 1``.
+        `text` is not such a list, a range is descending, or a number is not in 0 ... ``end - 1``.
 
     Examples
     --------

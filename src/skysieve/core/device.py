@@ -1,4 +1,4 @@
-"""The argument ``device="auto" | "cpu" | "cuda" | "cuda:1" | "cuda:all"``, and the devices that it means.
+"""The argument ``device="auto" | "cpu" | "cuda" | "cuda:1" | "cuda:all"``, and the devices that it selects.
 
 CUDA is not loaded before a GPU is requested.  If none can be used, `cuda_problem` distinguishes four causes: no driver,
 a driver too old for the installed CuPy, no CuPy, no GPU.
@@ -90,7 +90,7 @@ class Device:
 
 
 def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
-    """Return the devices that a request means; more than one only for ``"cuda:all"``.
+    """Return the devices that a request selects; more than one only for ``"cuda:all"``.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
 
 @functools.cache
 def _gpus(which: str | None) -> tuple[Device, ...]:
-    """The GPU of a number, the first one for None, or all; what is found once is not asked for again."""
+    """The GPU with a number, the first GPU for None, or all GPUs; the result is cached."""
     problem = cuda_problem()
     if problem is not None:
         raise problem
@@ -156,7 +156,7 @@ def for_size(device: D, size: float, least: float) -> D | str:
 def begin(device: str, *modules: str, before: Sequence[str] = ()) -> threading.Thread | None:
     """Load CuPy and make the contexts of the GPUs of a request in another thread, while the caller does other work.
 
-    Commands call it before they read their input.  It raises no error: `resolve` reports what is wrong with `device`.
+    Commands call it before they read their input.  It raises no error: `resolve` reports problems with `device`.
 
     Parameters
     ----------
@@ -195,14 +195,14 @@ def _make_contexts(device: str, modules: Sequence[str], before: Sequence[str]) -
         try:
             with current(each):
                 _touch_device()
-        except (RuntimeError, MemoryError) as error:  # a GPU that is full, or that another process has to itself
+        except (RuntimeError, MemoryError) as error:  # the GPU is full, or in exclusive use by another process
             logger.info("no context was made ahead on %s: %s", each, error)
     for module in modules if devices else ():
         importlib.import_module(module)
 
 
 def _retain_contexts(device: str, count: int) -> None:
-    """Make the contexts that CuPy will use by calls of the driver, during which Python does other work."""
+    """Make the contexts that CuPy will use by calls of the driver, during which other Python threads can run."""
     match = _NAME.fullmatch(device)
     cuda = _load_driver()
     if match is None or importlib.util.find_spec("cupy") is None:
@@ -222,7 +222,7 @@ def _touch_device() -> None:
 
 
 def current(device: Device) -> AbstractContextManager[Any]:
-    """A context in which CuPy of this thread allocates and works on `device`; it does nothing for a CPU."""
+    """A context manager in which CuPy allocates and works on `device` in this thread; it does nothing for a CPU."""
     if device.kind != "cuda":
         return nullcontext()
     import cupy

@@ -1,4 +1,4 @@
-"""One bounded cache of engines and plans behind the public functions, so that a repeated call costs what a plan costs.
+"""The bounded cache of engines and plans behind the public functions, which makes repeated calls as fast as a plan.
 
 A function borrows an engine under a key of everything that the engine was made from, uses it alone, and gives it back.
 Two threads that borrow under one key at the same time use two engines.
@@ -23,21 +23,21 @@ __all__ = ["ENGINES", "EngineCache", "clear_cache"]
 logger = logging.getLogger("skysieve")
 
 MOST = 16
-"""Idle engines of all devices."""
+"""Largest number of idle engines, of all devices together."""
 SHARE = 1 / 8
 """Share of a device's memory that its idle engines may hold."""
 SCARCE = 1 / 10
 """Share of a device's memory that must be free, or its idle engines are closed."""
 SMALL = 64 << 20
-"""Bytes of idle engines below which free memory is not asked for: the question takes longer than a small search."""
+"""Bytes of idle engines below which free memory is not queried: the query takes longer than a small search."""
 
 
 FRESH = 0.5
-"""Seconds for which free memory is taken to be what it was."""
+"""Seconds for which the last query of free memory is relied on."""
 
 
 class Closable(Protocol):
-    """What the cache needs of an engine."""
+    """The interface of an engine that the cache needs."""
 
     def close(self) -> None: ...
 
@@ -121,7 +121,7 @@ class EngineCache:
     def retried(self, device: Device, work: Callable[[], R]) -> R:
         """Return ``work()``, which borrows engines; once more if it raises MemoryError while the device has idle ones.
 
-        `borrow` has closed these then.
+        `borrow` has then closed the idle engines.
         """
         others = self.has_idle(device)
         try:
@@ -190,8 +190,8 @@ class EngineCache:
         return surplus
 
     def _is_scarce(self, device: Device, held: int) -> bool:
-        """Whether little memory of a device is free; asked for at most every `FRESH` seconds while engines hold as
-        much, because the answer takes as long as a small search."""
+        """Whether little memory of a device is free.  It is queried at most every `FRESH` seconds while engines hold as
+        much as before, because the query takes as long as a small search."""
         now, last = time.monotonic(), self._ample.get(device)
         if last is not None and last[0] == held and now - last[1] < FRESH:
             return False

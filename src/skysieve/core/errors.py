@@ -54,7 +54,7 @@ def install_hint(package: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error for a command line; of files, without the error's number.
+    """Return the message of an error for the command line; the error number of a file error is left out.
 
     >>> one_line(FileNotFoundError(2, "No such file or directory", "map.fits"))
     'map.fits: No such file or directory'
@@ -67,8 +67,8 @@ def one_line(error: BaseException) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory was short, on the host or on a GPU.
 
-    CuPy raises a ``MemoryError`` if its pool finds no room.  Page-locked memory, recorded launches and kernels that are
-    loaded at their first launch fail with the driver's error alone.
+    CuPy raises a ``MemoryError`` if its memory pool cannot allocate.  Page-locked memory, recorded launches and kernels
+    that are loaded at their first launch raise only the driver's error.
 
     >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"))
     (True, True)
@@ -110,7 +110,7 @@ class DeviceLost(SkysieveError, RuntimeError):
     Parameters
     ----------
     names : tuple of str
-        Their names.
+        Names of the GPUs.
     reason : str
         The driver's error.
     """

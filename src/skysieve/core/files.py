@@ -1,4 +1,4 @@
-"""Files: those that appear complete or not at all, those that a user's names select, the folder of cached files."""
+"""Files: atomic writes, the selection of files by names and patterns, and the cache folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
     ----------
     path : path
     sync : bool
-        Wait until the file is on the disk before it is renamed; else a power cut can leave an empty file.
+        Wait until the file is on the disk before it is renamed; otherwise a power failure can leave an empty file.
 
     Raises
     ------
@@ -77,7 +77,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
         names `path`, not the temporary file.
     FileExistsError
-        Another process has written an output of `new_outputs` meanwhile.  The file has the next `unused` name.
+        Another process has written an output of `new_outputs` in the meantime.  The file was written under the next
+        `unused` name.
 
     Examples
     --------
@@ -260,7 +261,7 @@ def _arrow_table(
 
 
 def cache_folder() -> Path:
-    """Return ``$SKYSIEVE_CACHE_DIR``; without it ``skysieve`` in the folder for cached files that is usual here."""
+    """Return ``$SKYSIEVE_CACHE_DIR``; if it is not set, ``skysieve`` in the system's usual cache folder."""
     if own := os.environ.get("SKYSIEVE_CACHE_DIR"):
         return Path(own)
     if sys.platform == "win32":
@@ -271,7 +272,7 @@ def cache_folder() -> Path:
 
 
 def _home() -> Path:
-    """Return the user's folder; without one, as in some containers, a path where no file can be written."""
+    """Return the user's home folder; if there is none, as in some containers, a path where no file can be written."""
     try:
         return Path.home()
     except RuntimeError:

@@ -1,8 +1,8 @@
-"""The folder of a long run in which its finished parts are kept, so that an interrupted run continues.
+"""The folder with the finished parts of a long run, from which an interrupted run continues.
 
-Next to the output ``OUT`` is a folder ``OUT.parts`` with ``run.json``, which says what was asked of which files, and a
-file for each finished part.  Every file is written under another name, flushed to the disk and renamed: however the run
-ends, the files are complete.  A file ``lock`` names the process that works there; the system releases the lock when
+Next to the output ``OUT`` is a folder ``OUT.parts`` with ``run.json``, which lists the options and the input files, and
+a file for each finished part.  Every file is written under another name, flushed to the disk and renamed: however the
+run ends, the files are complete.  A file ``lock`` names the process that works there; the system releases the lock when
 that process ends, however it ends.
 """
 
@@ -29,7 +29,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def parts_folder(output: Path) -> Path:
-    """Where the parts of an output are kept."""
+    """The folder with the parts of an output."""
     return output.with_name(output.name + ".parts")
 
 
@@ -124,9 +124,9 @@ class PartsFolder:
     Parameters
     ----------
     output : Path
-        What the run is to write.
+        The output of the run.
     run : dict
-        The options and files, as JSON holds them: a run that continues must have the same.
+        The options and files as JSON values.  A run that continues must have the same ones.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the plans of all domains share: closing, and copies that are rebuilt from the arguments."""
+"""Base class of the plans of all domains: closing, and copies that are rebuilt from the arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Plan(ABC):
 
     A plan is a context manager.  Copies (`copy.copy`, `copy.deepcopy`, `pickle`) are new plans, made from the arguments
     of the first one: they share no memory with it, and may be made in another process.  Arguments are not copied when
-    the plan is made; do not change arrays that were given.
+    the plan is made; do not change arrays that were passed to it.
     """
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]

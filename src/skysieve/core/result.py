@@ -1,4 +1,4 @@
-"""What the results of all domains share: the form that notebooks show, and how ``.npz`` files are read."""
+"""Common parts of the results of all domains: the display in notebooks, and reading ``.npz`` files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DAMAGED", "Result", "npz_arrays"]
 
 ROWS_SHOWN = 10
 DAMAGED = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What NumPy and h5py raise for content that is damaged: RuntimeError for flags of zip files that say encrypted."""
+"""Exceptions of NumPy and h5py for damaged content; RuntimeError is for damaged ZIP flags that say "encrypted"."""
 
 
 class Result(ABC):
@@ -44,7 +44,7 @@ class Result(ABC):
         """Read a result that `save` wrote."""
 
     def _repr_html_(self) -> str:
-        """The short form and the first rows of the table."""
+        """The ``repr`` and the first rows of the table, as HTML."""
         rows = self.to_table()
         return f"<p>{html.escape(repr(self))}</p>{rows[:ROWS_SHOWN]._repr_html_()}"
 
@@ -65,7 +65,7 @@ def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
             if isinstance(held, np.lib.npyio.NpzFile):
                 return {name: held[name] for name in held.files}
         except DAMAGED as error:
-            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # the disk failed
                 raise
             raise ValueError(f"{os.fspath(path)}: damaged or cut short, or no .npz file") from error
     raise ValueError(f"{os.fspath(path)}: expected a .npz file, not a single array (.npy)")

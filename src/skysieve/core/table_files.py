@@ -1,6 +1,7 @@
-"""Files of tables: the formats, what each needs, and how it is written.
+"""Table files: the formats, the packages that they need, and their writers.
 
-A domain gives its columns; a format that holds more there has a writer of the domain (`dataclasses.replace`).
+A domain supplies its columns.  If a format stores more than these columns, the domain replaces its writer
+(`dataclasses.replace`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Columns = Mapping[str, "NDArray[Any]"]
 
 @dataclass(frozen=True)
 class Table:
-    """What is written to a file.
+    """A table that is written to a file.
 
     Attributes
     ----------
@@ -42,9 +43,9 @@ class Table:
     units : mapping of str to str
         Units of some of the columns; CSV and JSON have no place for them.
     facts : mapping of str to str, bool or int
-        Metadata of the table; likewise.
+        Metadata of the table; CSV and JSON have no place for them.
     source : object, optional
-        The result, for formats that hold more of it than these.
+        The result, for formats that store more of it than the columns.
     """
 
     columns: Columns
@@ -63,9 +64,9 @@ class TableFormat:
     Attributes
     ----------
     name : str
-        Its name, which is the ending of its files without the dot.
+        Name, which is also the file extension without the dot.
     help : str
-        What it is, in a few words.
+        Short description.
     write : callable
         ``write(table, path)``; the file may have any name that ends in `name`.
     package : str
@@ -94,7 +95,7 @@ def _print_json(columns: Columns, file: TextIO) -> None:
 
 
 def _text_file(print_to: Callable[[Columns, TextIO], None]) -> Writer:
-    """The writer of a format of text, which has no place for units and metadata."""
+    """The writer of a text format, which has no place for units and metadata."""
 
     def write(table: Table, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
@@ -113,7 +114,7 @@ def _cells(columns: Columns, missing: Any, keep_infinity: bool = False) -> dict[
 
 
 def _numbers(column: NDArray[Any]) -> list[float]:
-    """Values of a column, of which those of float32 have no more digits than they need."""
+    """Values of a column; those of float32 get no more digits than they need."""
     return column.tolist() if column.dtype.itemsize == 8 else [float(str(x)) for x in column]
 
 
@@ -132,7 +133,7 @@ def _astropy(table: Table) -> AstropyTable:
 
 
 def ascii_text(text: str) -> str:
-    """A text as the cards of a FITS header can hold it: other characters than printable ones of ASCII are escaped.
+    """Text for the card of a FITS header: all characters except printable ASCII are escaped.
 
     >>> ascii_text("smoothed from carte_\u00e9.fits")
     'smoothed from carte_\\\\xe9.fits'
@@ -166,7 +167,7 @@ FORMATS: dict[str, TableFormat] = {
 
 
 def needs_package(kind: TableFormat) -> None:
-    """Raise ModuleNotFoundError if a format needs a package that is not installed: before the work, not after it."""
+    """Raise ModuleNotFoundError, before any work, if a format needs a package that is not installed."""
     if kind.package and find_spec(kind.package) is None:
         raise ModuleNotFoundError(f"writing .{kind.name} needs {kind.package}: {install_hint(kind.package)}")
 
@@ -174,7 +175,7 @@ def needs_package(kind: TableFormat) -> None:
 def check_format(
     path: str | os.PathLike[str], wanted: str | None = None, formats: Mapping[str, TableFormat] = FORMATS
 ) -> TableFormat:
-    """The format of a file: the one that is named, or that of the file's ending.
+    """The format of a file: `wanted`, or the format of the file's extension.
 
     Raises
     ------
@@ -210,7 +211,7 @@ def write_table(
     units : mapping of str to str, optional
         Units of some of the columns; CSV and JSON have no place for them.
     facts : mapping of str to str, bool or int, optional
-        Metadata of the table; likewise.
+        Metadata of the table; CSV and JSON have no place for them.
     format : str, optional
         One of `FORMATS`; by default the ending of the file's name.
 
@@ -227,7 +228,7 @@ def write_table(
 
 
 def table_bytes(columns: Columns, format: str, *, units: Mapping[str, str] | None = None) -> bytes:
-    """The content of a table file, for standard output; formats of text are made without a disk."""
+    """The content of a table file, for standard output; text formats are made in memory."""
     kind = check_format("-", format)
     if kind.print_to is not None:
         text = io.StringIO(newline="")

@@ -35,9 +35,9 @@ _share: ContextVar[float] = ContextVar("share of the job", default=1.0)
 
 @contextmanager
 def part_of_a_job(objects: int, left: int) -> Iterator[None]:
-    """Say in a ``with`` block that a call works on ``objects`` of the ``left`` objects of a job.
+    """Declare that the calls in a ``with`` block work on ``objects`` of the ``left`` remaining objects of a job.
 
-    What is prepared once for many calls can then be chosen for all of them (`job_share`).
+    Preparations that serve many calls can then be chosen for the whole job (`job_share`).
     """
     token = _share.set(objects / max(objects, left, 1))
     try:
@@ -47,12 +47,12 @@ def part_of_a_job(objects: int, left: int) -> Iterator[None]:
 
 
 def job_share() -> float:
-    """Return which share of what is left of the job the present call is: 1 outside `part_of_a_job`."""
+    """Return the share of the remaining job that the present call does; 1 outside `part_of_a_job`."""
     return _share.get()
 
 
 class TaskPool:
-    """Threads that live for several jobs, so that what tasks store per thread (plans, buffers) lasts.
+    """Threads that live for several jobs, so that the plans and buffers that tasks store per thread can be used again.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class Ahead(Generic[T]):
     Parameters
     ----------
     items : iterable
-        An error that it raises is raised where its next item would be taken.
+        An error of the iterable is raised when its next item would be taken.
     depth : int
         Items that are made ahead.
 
@@ -215,7 +215,7 @@ def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> G
     threads : int
         Parts that are read at a time.
     depth : int
-        Items of each part that may wait.
+        Largest number of items of each part that are read ahead.
 
     Examples
     --------

@@ -48,7 +48,7 @@ class DedispersionPlan(EnginePlan):
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
+        Data with the channels, the sampling time and the type of samples of all data that `execute` will get.
         Give a path if the plan is to be pickled: open files cannot be.
     dms, method, max_loss, width, downsamp, nsub, per_call, ref_freq, dm_constant, device, memory, threads
         As for `dedisperse`.
@@ -108,7 +108,7 @@ class DedispersionPlan(EnginePlan):
             counts = _valid(fb, self._dms, made, ref_freq)
             self._kind, self._ref_freq = Kind.of(fb), in_unit("ref_freq", ref_freq, "MHz")
             reserved, where = _check_result(fb, self._dms, counts), device_for(fb, device)
-            # the memory budget of a GPU leaves room for results there
+            # the memory budget of a GPU leaves room for results on it
             results = self._result_arrays(fb, counts) if fb.gpu is not None else []
             self._target = find_target(where, memory, reserved)
             self._block = block_samples(fb.tsamp)
@@ -137,8 +137,10 @@ class DedispersionPlan(EnginePlan):
     def _cheapest(
         self, source: Source, made: list[Tabled], exact: list[Tabled], wanted: int, threads: int | None
     ) -> tuple[list[Tabled], tuple[Engine, int]]:
-        """Each table, or the exact one in its place if that costs hardly more, and the engine; GPUs take the exact
-        ones."""
+        """Choose between the approximate and the exact delays of each table; return the tables and their engine.
+
+        The exact delays are taken if they cost hardly more, and always on GPUs.
+        """
         if self._target.gpu:
             return exact, self._fitted(source, exact, wanted, threads)
         first, second = (self._fitted(source, tables, wanted, threads) for tables in (made, exact))
@@ -156,7 +158,7 @@ class DedispersionPlan(EnginePlan):
     def _fitted(
         self, source: Source, made: list[Tabled], wanted: int, threads: int | None, method: str | None = None
     ) -> tuple[Engine, int]:
-        """An engine, and the samples by which its chunks advance, as the memory allows."""
+        """An engine that fits the memory budget, and the samples by which its chunks advance."""
         tables = [one.table for one in made]
         # an engine of the method "tree" tries larger groups of channels
         how = method or ("tree" if any(one.method == "tree" for one in made) else "exact-subband")
@@ -182,14 +184,14 @@ class DedispersionPlan(EnginePlan):
         Parameters
         ----------
         data : Filterbank, path or sequence of paths
-            Of any length; otherwise as the data that the plan was made for.
+            Data of the kind that the plan was made for, of any length.
         mask, progress
             As for `dedisperse`.
 
         Returns
         -------
         list of Dedispersed
-            One for each stage of a `DMPlan`; one for a list of DMs.
+            One result for each stage of a `DMPlan`; one result for a list of DMs.
         """
         with self._lock, opened(data) as fb:
             engine = self._open_engine()
@@ -234,7 +236,7 @@ class DedispersionPlan(EnginePlan):
         ]  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """What the plan does and where.
+        """The properties of the plan.
 
         Returns
         -------
@@ -314,13 +316,13 @@ def dedisperse(
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        The data; several files follow each other in time.
+        The data.  Several files are read one after the other, as one observation.
     dms : array_like or DMPlan
         pc / cm^3.  A plan gives one result for each of its stages, with their binnings and subbands.
     method : {"auto", "brute", "exact-subband", "subband", "tree"}
-        "brute": the direct sum.  "exact-subband": the same bits, with sums of neighbouring channels shared between DMs.
-        "subband": the two-stage approximation of PRESTO and the paper.  "tree": delays are split in two again and again
-        (FDMT).  "auto" is exact, unless ``max_loss`` allows one of the approximations and that is cheaper.
+        "brute": the direct sum.  "exact-subband": bit-identical, with sums of neighbouring channels shared between DMs.
+        "subband": the two-stage approximation of PRESTO and Magro et al. 2011.  "tree": the approximation of the FDMT,
+        which halves delays repeatedly.  "auto" is exact, unless ``max_loss`` allows an approximation that is cheaper.
     max_loss : float
         Fraction of the S/N of a pulse of ``width`` that an approximation may lose beyond the exact sum.
     width : float, optional
@@ -331,20 +333,20 @@ def dedisperse(
         "subband": number of subbands (by default 32, or the plan's) and of DMs that share them (by default as many as
         ``max_loss``, or 0.02 if that is 0, allows; or the plan's).
     ref_freq : {"top", "centre", "bottom", "infinity"} or float
-        Frequency (MHz) at which arrival times are given.  Columns begin at the start of the data or later: above the
-        band, pulses are left out that would have arrived before the data.
+        Frequency (MHz) at which arrival times are given.  Columns begin at the start of the data or later: with a
+        frequency above the band, pulses that would have arrived before the start of the data are left out.
     dm_constant : float, optional
         MHz^2 s cm^3 / pc; by default 1/2.41e-4 (PRESTO, TEMPO), or the plan's.
     mask : Mask, optional
         Cells that are replaced by the mean of their channel.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"}
-        Where to compute.  GPUs give the same bits, and always sum exactly under ``method="auto"``; "cuda:all" divides
-        the DMs among all of them.  "auto" takes a GPU if one can be used.
+        Where to compute.  GPUs give bit-identical results, and always sum exactly under ``method="auto"``; "cuda:all"
+        divides the DMs among all GPUs.  "auto" takes a GPU if one can be used.
     memory : str or float, optional
         Working memory beside the result: "2 GiB", "50%", or bytes.  The default is half of the free memory; for GPUs it
         is 80% of the free memory of each.  A chunk that does not fit a GPU is halved, with a warning.
     threads : int, optional
-        CPU threads; one a core by default.
+        Number of CPU threads; by default one for each core.
     progress : bool or callable
         Show a bar, or call ``progress(done, total)``.
 
@@ -368,9 +370,10 @@ def dedisperse(
 
     Notes
     -----
-    ``y[m][t] = sum_c x[c][t + n(c, m)]`` with ``n`` the nearest whole number of samples (halves to even, float64) to
-    ``dm_constant DM (f_c^-2 - f_ref^-2) / tsamp`` (eq. 1, 4 and 5 of Magro et al. 2011).  Integers are summed exactly:
-    the bits do not depend on method, threads or chunks.  float32 samples are added in a fixed order.
+    The result is ``y[m][t] = sum_c x[c][t + n(c, m)]``.  The delay ``n`` is ``dm_constant DM (f_c^-2 - f_ref^-2) /
+    tsamp``, computed in float64 and rounded to the nearest whole number of samples, halves to even (eq. 1, 4 and 5 of
+    Magro et al. 2011).  Integers are summed exactly, so that for given delays the bits do not depend on method, threads
+    or chunks.  float32 samples are added in a fixed order.
 
     Examples
     --------
@@ -424,7 +427,7 @@ def _valid(
 
 
 def _check_result(fb: Filterbank, dms: list[NDArray[np.float64]], counts: list[int]) -> int:
-    """Bytes of the host that the result takes; MemoryBudgetError if it does not fit."""
+    """Bytes of host memory that the result takes; MemoryBudgetError if it does not fit."""
     if fb.gpu is not None:
         return 0
     size = sum(len(listed) * n for listed, n in zip(dms, counts, strict=True)) * sum_dtype(fb.dtype).itemsize
@@ -435,7 +438,7 @@ def _check_result(fb: Filterbank, dms: list[NDArray[np.float64]], counts: list[i
 
 
 def columns_missing(gaps: NDArray[np.int64], downsamp: int, start: int, count: int) -> NDArray[np.int64]:
-    """Binned samples from ``start`` on that are partly in gaps: rising ranges of 0 to ``count``.
+    """Columns, of ``count`` binned samples from ``start`` on, that are partly in gaps: sorted ranges (first, last + 1).
 
     >>> columns_missing(np.array([[10, 12], [13, 20]]), 4, 1, 100).tolist()
     [[1, 4]]

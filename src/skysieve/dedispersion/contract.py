@@ -1,4 +1,4 @@
-"""What passes between the public API of de-dispersion and its backends, and the registries that both read.
+"""The interface between the public API of de-dispersion and its backends, and the registries that both read.
 
 ``api`` checks the arguments and makes `Table` objects (delays in whole samples) and a `Source`; an `Engine` takes them
 and returns sums or events.  A backend knows no DM, no frequency and no file format.
@@ -87,7 +87,8 @@ class DetectorKind:
     ----------
     help : str
     every : bool
-        Whether every sample that reaches the threshold is an event, and not the highest of its neighbours alone.
+        Whether every sample that reaches the threshold is an event; otherwise only samples that are higher than their
+        neighbours are.
     noise : str or None
         The only noise estimator that it works with; None for all.
     """
@@ -106,7 +107,8 @@ DETECTORS = {
 """Detectors: names of `Detector`."""
 
 EXCESS, DIP = 4.0, 7.0
-"""Default S/N by which an event may exceed the response of a stronger one, and by which it falls between two peaks."""
+"""Defaults of the S/N by which an event may exceed the response of a stronger one, and of the fall of the S/N between
+two peaks that makes them two events."""
 EXCESS_HELP = (
     "S/N by which an event may exceed the response of a stronger burst at its DM, time and width; above that it is a "
     f"separate candidate. The default is {EXCESS:g}."
@@ -122,10 +124,10 @@ MOST_BINNED = 128
 """Most samples that are added in time: the 16-bit sums of two 8-bit channels would overflow beyond it."""
 
 REREAD = 16
-"""Number of samples that an engine may read again when it moves on: a GPU keeps whole words of samples."""
+"""Number of samples that an engine may read again when it loads the next range: a GPU keeps whole words of samples."""
 
 UNIT, CLIP = 64.0, float(2**18)
-"""Fixed-point samples of a search: units of one sigma, and the largest value."""
+"""Fixed-point samples of a search: number of units in one sigma, and the largest value."""
 THRESHOLD = 6.7
 """Least S/N of an event: 500 DMs of noise, 256 us and 26 boxcars give less than one false candidate per hour."""
 MOST_WIDTH = 4096
@@ -157,7 +159,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Detection:
-    """What a search looks for in the series of one table.
+    """The parameters of a search of the series of one table.
 
     Attributes
     ----------
@@ -170,13 +172,14 @@ class Detection:
     noise : str
         A name of `NOISE`.
     every : bool
-        Whether every sample that reaches the threshold is an event, and not the peaks alone.
+        Whether every sample that reaches the threshold is an event; otherwise only the peaks are.
     valid : numpy.ndarray of int64, shape (ndm,)
         Binned samples of each series, from sample 0 on, for which all channels have data.
     most : int
         Largest number of events that memory holds.
     parts : int
-        Parts of a block from whose means the running baseline follows; 0: the level is that of the noise estimator.
+        Number of parts of a block from whose means the running baseline is computed; 0 to take the level from the noise
+        estimator instead.
     dip : float
         Fall of the S/N between two peaks of a window that makes them two events; see `cpu.detect.split`.
     """
@@ -198,7 +201,7 @@ class Detection:
 
     @property
     def noise_kind(self) -> int | None:
-        """The same for the CPU's kernels: None for the usual one, so that others are compiled when they are used."""
+        """The same for the CPU's kernels: None for the default, so that the others are compiled only when used."""
         return self.noise_code or None
 
     def scratch(self, dtype: np.dtype[Any]) -> NDArray[np.float32] | None:
@@ -215,13 +218,13 @@ def check_events(count: int, what: Detection) -> None:
 def sorted_events(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows of (DM, sample, width, S/N) in the order of the first three, each once.
 
-    Two windows that overlap may both hold a peak that is resolved.
+    A resolved peak may lie in two windows that overlap.
 
     >>> sorted_events(np.array([[1, 7, 0, 9.0], [0, 8, 0, 7.0], [1, 7, 0, 9.0]])).tolist()
     [[0.0, 8.0, 0.0, 7.0], [1.0, 7.0, 0.0, 9.0]]
     """
     if len(rows) < 2:
-        return rows.copy()  # of memory that is used again
+        return rows.copy()  # the memory of ``rows`` is reused
     number, sample, width = rows[:, :3].astype(np.int64).T
     sample -= sample.min()
     order, new = distinct((number * (sample.max() + 1) + sample) * (width.max() + 1) + width)
@@ -292,7 +295,7 @@ class Room:
         self._memory, self._taken = memory, 0
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """The next bytes; usual memory if fewer are left."""
+        """Return the next ``nbytes`` bytes of this memory; a new array if fewer are left."""
         if self._taken + nbytes > len(self._memory):
             return np.empty(nbytes, np.uint8)
         self._taken += nbytes
@@ -317,7 +320,7 @@ class Source(Protocol):
     def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """A range of samples in pieces: (array of samples x channels, the channel that belongs in each row).
 
-        Files are read into ``room``; samples that are in memory already, or that are changed, are elsewhere.
+        Files are read into ``room``.  Samples that are in memory already, or that are changed, are in other arrays.
         """
 
     def packed(self, start: int, count: int, room: Room | None = None) -> Iterator[Packed] | None:
@@ -336,10 +339,10 @@ class Engine(Protocol):
     """
 
     def rebind(self, source: Source) -> None:
-        """Read another source, with the same channels and the same type of samples; nothing is loaded then."""
+        """Set another source, with the same channels and type of samples; after that no samples count as loaded."""
 
     def load(self, start: int, stop: int) -> None:
-        """Load samples ``start : stop``; at most ``REREAD`` of those that are loaded already are read again."""
+        """Load samples ``start : stop``; at most ``REREAD`` of the samples that are already loaded are read again."""
 
     def sums(
         self, table: int, first: int, count: int, out: NDArray[Any], column: int = 0, progress: Any = None
@@ -352,8 +355,8 @@ class Engine(Protocol):
         """Events whose windows are centred on binned samples ``low : high``; the series stay on the backend.
 
         A window that holds several peaks is replaced by events that lie up to three quarters of its width away.
-        ``first : first + count`` are the samples to sum; ``first`` begins a block.  They hold the block before ``low``,
-        and samples after ``high`` for the widest window and for the noise there.
+        ``first : first + count`` are the samples to sum; ``first`` begins a block.  They include the block before
+        ``low``, and enough samples after ``high`` for the widest window and for its noise.
 
         Returns
         -------
@@ -398,10 +401,10 @@ BLOCK_SECONDS = 2.0
 
 
 CONTEXT = 2
-"""Blocks before and after the ones that are searched, on which their events depend: those that a window reaches, and
-the neighbours of these, for the baseline."""
+"""Number of blocks before and after the searched blocks on which their events depend: a window reaches into one more
+block, and the baseline of that block depends on the next."""
 PART_SECONDS, LEAST_PARTS, MOST_PARTS = 1 / 32, 16, 256
-"""Length of the parts of a block from which the baseline follows, and their least and largest number."""
+"""Length of the parts of a block from which the baseline is computed, and their least and largest number."""
 
 
 def block_parts(block: int, tsamp: float) -> int:

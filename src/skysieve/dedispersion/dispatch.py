@@ -1,5 +1,7 @@
-"""The choice of devices, memory and chunks of a job, and plans that keep an engine: the one place that knows both
-backends."""
+"""The choice of devices, memory and chunks of a job, and plans that keep an engine.
+
+This is the only module that knows both backends.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Target:
     ----------
     devices : tuple of Device
     budget : int
-        Bytes of the host for the CPU; bytes of each GPU otherwise.
+        Bytes of host memory for the CPU; otherwise bytes of the memory of each GPU.
     """
 
     devices: tuple[Device, ...]
@@ -75,7 +77,7 @@ class Target:
 
 
 def find_target(device: str | tuple[Device, ...], memory: str | float | None, reserved: int = 0) -> Target:
-    """The devices of a request and a memory budget there; ``reserved`` bytes of the host are left out of it."""
+    """The requested devices and their memory budget; ``reserved`` bytes of host memory are left out of the budget."""
     devices = device if isinstance(device, tuple) else resolve(device)
     if devices[0].kind == "cpu":
         return Target(devices, parse_budget(memory, max(1, available_host_memory() - reserved)))
@@ -129,9 +131,9 @@ def make_engine(
     device : str or Target
         A device, or devices with their memory budget.
     budget : int, optional
-        Bytes of the host, where `device` is a name.
+        Bytes of host memory, if `device` is a name.
     search : bool
-        Whether it will search: then that is compiled at the same time as the sums.
+        Whether the engine will search: then the search is compiled at the same time as the sums.
     """
     target = device if isinstance(device, Target) else Target(resolve(device), budget or 0)
     if target.gpu:
@@ -158,7 +160,7 @@ def engine_that_fits(make: Callable[[int], R], step: int, least: int, multiple: 
         except MemoryBudgetError as error:
             if not target.gpu or step <= least:
                 raise
-            reason = str(error)  # the error itself would keep the memory alive that the failed attempt took
+            reason = str(error)  # a reference to the error would keep the memory of the failed attempt alive
         step = max(least, step // 2 // multiple * multiple)
         logger.warning("%s; using chunks of %d samples", reason, step)
 
@@ -199,7 +201,7 @@ def result_array(fb: Filterbank, shape: tuple[int, int], dtype: np.dtype[Any]) -
 
 @dataclass(frozen=True)
 class Kind:
-    """What all data that a plan is executed on have in common."""
+    """The properties that all data of a plan must share."""
 
     observation: Observation
     dtype: np.dtype[Any]
@@ -215,7 +217,7 @@ class Kind:
         other, own = Kind.of(fb), self.observation
         same = np.array_equal(fb.freqs, own.freqs) and (fb.tsamp, fb.observation.dm) == (own.tsamp, own.dm)
         if not same or (other.dtype, other.maximum) != (self.dtype, self.maximum):
-            raise ValueError(f"data: {other}; expected data as those that the plan was made for: {self}")
+            raise ValueError(f"data: {other}; expected data like those that the plan was made for: {self}")
         if fb.gpu is not None and not target.gpu:
             raise TypeError("x is on a GPU, but the plan works on the CPU; make the plan with device='cuda'")
 
@@ -235,7 +237,7 @@ class EnginePlan(Plan):
     Attributes
     ----------
     _kind : Kind
-        Of the data that it accepts.
+        Kind of the data that the plan accepts.
     _step : int
         Samples by which a chunk advances.
     """
@@ -263,7 +265,10 @@ class EnginePlan(Plan):
         }  # fmt: skip
 
     def _release_data(self) -> None:
-        """Forget the data that were read, which may be a large array or open files; copies cannot be made then."""
+        """Release the data that were read, which may be a large array or open files.
+
+        After that the plan cannot be copied.
+        """
         self._open_engine().rebind(NoData(self._kind))
         self._arguments = (), {}
 
@@ -300,17 +305,16 @@ SMALL_SUMS = 2**24
 """Below this number of DMs times samples of all channels, "auto" works on data in host memory on the CPU: the sums take
 two cores 0.3 ms of a search of 4 ms, less than the launches and copies of a GPU."""
 LIKE = 1.25
-"""Data whose lengths differ by at most about this factor share a cached plan; a longer one is searched in chunks."""
+"""Data whose lengths differ by at most about this factor share a cached plan; longer data are processed in chunks."""
 
 
 def with_cached_plan(
     make: Callable[..., P], fb: Filterbank, dms: Any, device: str, options: dict[str, Any], use: Callable[[P], R]
 ) -> R:
-    """Return ``use(plan)`` with ``make(fb, dms, device=device, **options)``, or with an idle plan that an earlier call
-    made from the same.
+    """Return ``use(plan)`` for the plan ``make(fb, dms, device=device, **options)``.
 
-    Arguments that are wrong have no cached plan: `make` refuses them.  Under "auto" small data are worked on by the
-    CPU, see `SMALL_SUMS`.
+    If an earlier call with equal arguments has left an idle plan, that plan is used.  Wrong arguments have no cached
+    plan: `make` refuses them.  Under "auto" small data are processed on the CPU, see `SMALL_SUMS`.
     """
     if fb.gpu is None:
         device = for_size(device, _trials(dms) * fb.nsamp * len(fb.observation.freqs), SMALL_SUMS)
@@ -331,7 +335,7 @@ def with_cached_plan(
 
 
 def _trials(dms: Any) -> float:
-    """Number of DMs; without a limit where they are no list of numbers, which `make` refuses."""
+    """Number of DMs; infinity if ``dms`` is not a list of numbers, which `make` refuses."""
     if isinstance(dms, DMPlan):
         return dms.ndm
     try:
@@ -343,7 +347,7 @@ def _trials(dms: Any) -> float:
 def _plan_key(
     make: Callable[..., Any], fb: Filterbank, dms: Any, device: str, options: dict[str, Any]
 ) -> tuple[Hashable, Device | None]:
-    """Everything that a plan depends on, and its first device; None as device where an argument is wrong."""
+    """Everything that a plan depends on, and its first device; (None, None) if an argument is wrong."""
     try:
         devices = resolve(device_for(fb, device))
         key = (make, devices, *_data_key(fb), _dms_key(dms), tuple((k, _plain(v)) for k, v in sorted(options.items())))
@@ -354,7 +358,7 @@ def _plan_key(
 
 
 def _data_key(fb: Filterbank) -> tuple[Hashable, ...]:
-    """What a plan takes from the data."""
+    """The properties of the data that a plan depends on."""
     o = fb.observation
     length = round(math.log(max(1, fb.nsamp)) / math.log(LIKE))
     return o.freqs.tobytes(), o.tsamp, o.nbits, o.dm, o.bandwidth, fb.dtype.str, fb.maximum, fb.gpu, length
@@ -370,7 +374,7 @@ def _dms_key(dms: Any) -> Hashable:
 
 
 def _plain(value: Any) -> Hashable:
-    """An option as part of a key, with its type: 1 and True are different options; and with its unit, if it has one."""
+    """An option as part of a key, with its type (1 and True are different options) and with its unit, if it has one."""
     if getattr(value, "unit", None) is not None:
         return str(value.unit), _plain(value.value)
     if isinstance(value, list | tuple | np.ndarray):

@@ -1,4 +1,4 @@
-"""`Dedispersed`, the result of de-dispersion; files that hold all of a result."""
+"""`Dedispersed`, the result of de-dispersion, and the ``.npz`` files that store results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Dedispersed(Result):
     Attributes
     ----------
     data : numpy.ndarray, shape (ndm, samples)
-        Sums over the channels: uint32 (int32 of signed, float32 of floating-point samples).  They are not scaled: the
-        mean over channels and binned samples is ``data / (nchan * downsamp)``.  A CuPy array if the samples are on a
-        GPU.
+        Sums over the channels: uint32, or int32 for signed and float32 for floating-point samples.  They are not
+        scaled: the mean over channels and binned samples is ``data / (nchan * downsamp)``.  This is a CuPy array if the
+        samples are on a GPU.
     dms : numpy.ndarray of float64
         pc / cm^3.
     tsamp : float
@@ -56,7 +56,7 @@ class Dedispersed(Result):
     method : str
         The method that was used: "brute", "exact-subband", "subband" or "tree".
     delay_error : float
-        Largest difference of a channel's shift from its true delay, in binned samples: 0.5 if only rounding adds to it.
+        Largest difference of a channel's shift from its true delay, in binned samples: 0.5 if only delays are rounded.
     loss : float
         Fraction of the S/N that ``method`` is expected to lose beyond the exact sum, for a pulse of ``width``; 0 if it
         is exact.
@@ -66,7 +66,8 @@ class Dedispersed(Result):
         MHz; times are arrival times at this frequency.
     device : str
     seconds : float
-        Time that the work took, files included.  The stages of a plan share the time of all by their size.
+        Time that the computation took, including the reading of files.  The time of a plan is divided among its stages
+        in proportion to their size.
     observation : Observation
     gaps : numpy.ndarray of int64, shape (n, 2)
         Columns whose sample at the reference frequency is missing in the data: first, and last + 1.
@@ -89,17 +90,17 @@ class Dedispersed(Result):
 
     @property
     def times(self) -> NDArray[np.float64]:
-        """Seconds since the start of the data at which the columns begin."""
+        """Start times of the columns, in seconds from the start of the data."""
         return (self.start + np.arange(self.data.shape[1], dtype=np.float64)) * self.tsamp
 
     @property
     def rate(self) -> float:
-        """Channels x DMs x samples per second of work."""
+        """Channels x DMs x samples per second of computation."""
         return self.observation.nchan * float(self.data.size) / max(self.seconds, 1e-9)
 
     @property
     def realtime(self) -> float:
-        """Real-time factor: seconds of data per second of work."""
+        """Real-time factor: seconds of data per second of computation."""
         return self.data.shape[1] * self.tsamp / max(self.seconds, 1e-9)
 
     def __repr__(self) -> str:
@@ -188,7 +189,7 @@ class Dedispersed(Result):
         late = delay_seconds(self.observation.top, self.dms, self.ref_freq, self.dm_constant)
         starts = self.observation.tstart + (self.start * self.tsamp + late) / 86400
         digits = name_digits(self.dms + (self.observation.dm or 0.0)) if digits is None else digits
-        base_dm = self.observation.dm or 0.0  # of a series that was de-dispersed before
+        base_dm = self.observation.dm or 0.0  # the data may be a series that was de-dispersed before
         paths = []
         for dm, begin, series in zip(self.dms + base_dm, starts, self.data, strict=True):
             obs = self.observation.replace(tstart=float(begin))
@@ -214,7 +215,7 @@ def series_path(stem: str | os.PathLike[str], dm: float, digits: int, format: st
 
 
 def name_digits(dms: NDArray[np.float64]) -> int:
-    """Digits after the point with which the DMs in file names differ: 2 to 9.
+    """Number of decimals, 2 to 9, from which on all DMs in file names differ.
 
     >>> name_digits(np.array([1.001, 1.004]))
     3

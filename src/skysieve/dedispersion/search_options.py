@@ -1,4 +1,4 @@
-"""Options of the search that ``skysieve dedisp search``, ``completeness`` and ``stream`` have."""
+"""Options of the search that ``skysieve dedisp search``, ``completeness`` and ``stream`` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public functions of the transient F-statistic: arguments checked, backend chosen, result assembled."""
+"""The public functions for transient F-statistic maps: check arguments, choose the backend, build the result."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = ["TransientPlan", "transient_map"]
 
 
 SMALL_CELLS = 2**17
-"""Below this number of cells, "auto" computes a rectangular or exponential map of atoms in host memory on the CPU: it
-takes 0.6 ms on one core, less than the launches and copies of a GPU."""
+"""Below this number of cells, the device "auto" is the CPU for rectangular or exponential maps of atoms in host memory.
+Such a map takes 0.6 ms on one core, less than the kernel launches and copies of a GPU."""
 
 
 def make_engine(spec: Spec, device: Device, memory: str | float | None, threads: int | None) -> Engine:
@@ -54,7 +54,7 @@ def choose_device(device: str | Device, lal: bool) -> Device:
 
 
 def check_grid(grid: Grid | None) -> None:
-    """Raise TypeError for a grid that is something else."""
+    """Raise TypeError if `grid` is neither a `Grid` nor None."""
     if grid is not None and not isinstance(grid, Grid):
         raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
 
@@ -96,7 +96,7 @@ def transient_map(
         Start times and durations; `Grid.full` by default.  Not needed for the window "none".
     window : {"rect", "exp", "none"}, WindowSum or callable
         Amplitude of the signal as a function of ``x = (t - t0) / tau``: "rect" is 1, "exp" is ``exp(-x)``, "none" is 1
-        over all data; or a sum of polynomials times exponentials, or any function of an array.
+        over all data.  A `WindowSum` is a sum of polynomials times exponentials; a callable takes and returns an array.
     efold : float
         Windows other than "rect" end at ``t0 + efold tau``.
     dtype : {"float64", "float32"}
@@ -105,10 +105,10 @@ def transient_map(
         "auto" is a GPU if a usable one is found, `compat` is None and the map is large enough to be faster there.
         With atoms in CuPy arrays and a GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
-        "lalpulsar" gives LALPulsar's numbers bit for bit: its float32 operations in its order, its table of
-        exponentials (which is off by up to 0.5%), and its most probable values.
+        "lalpulsar" reproduces LALPulsar's numbers bit for bit: the same float32 operations in the same order, the same
+        table of exponentials (which is off by up to 0.5%), and the same most probable values.
     keep_map : bool
-        Return F of every cell.  Without it nothing of the size of the map is allocated, except for `compat`.
+        Return F of every cell.  If False, no array of the size of the map is allocated, except with `compat`.
     posteriors : bool
         Compute the posteriors of t0 and tau.
     strict : bool
@@ -116,7 +116,7 @@ def transient_map(
     rhohatmax : float
         Largest signal-to-noise ratio of the amplitude prior of `lnBtSG`.
     memory : str or float, optional
-        Working memory: "80%" of what is free, "2 GiB", or bytes.
+        Limit of the working memory: a share of the free memory ("80%"), a size ("2 GiB"), or a number of bytes.
     threads : int, optional
         CPU threads; all cores by default.
     progress : bool or callable
@@ -131,7 +131,7 @@ def transient_map(
     Raises
     ------
     ValueError, TypeError
-        An argument does not fit.
+        An argument is invalid.
     MemoryBudgetError
         The map does not fit into memory.
     DeviceUnavailable
@@ -139,10 +139,10 @@ def transient_map(
 
     Notes
     -----
-    F and its window rules are those of [1]_ and LALPulsar; times before the data count as empty.  The sums of
-    rectangular windows grow with tau.  For exponential windows [2]_ sums every cell on its own; here the sums obey a
-    recurrence in t0, so that a map costs a few operations for each cell.  ``F = 2``, its mean in noise, where the
-    antenna-pattern matrix has a condition number above 1e4 or the window holds no data.
+    F and the rules for the bins of a window follow [1]_ and LALPulsar; times before the data count as empty.  For
+    rectangular windows, the sums for one tau are extended to the next.  For exponential windows, [2]_ sums every cell
+    separately; here a recurrence in t0 gives the sums at a cost of a few operations for each cell.  F is set to 2, its
+    mean in noise, where the antenna-pattern matrix has a condition number above 1e4 or the window holds no data.
 
     References
     ----------
@@ -193,7 +193,7 @@ class TransientPlan(Plan):
     Raises
     ------
     ValueError, TypeError
-        An option does not fit.
+        An option is invalid.
     DeviceUnavailable
         The device that was named cannot be used.
 
@@ -258,11 +258,11 @@ class TransientPlan(Plan):
     def describe(self, atoms: AtomsLike) -> dict[str, Any]:
         """Method, device, type, bytes and predicted seconds for these atoms, without computing the map.
 
-        Further keys are ``window``, ``grid`` (its shape), ``cells`` and ``paper_bytes``: eq. 9 of Keitel & Ashton 2018,
-        4 bytes for each of 7 numbers of an SFT and for each cell.  ``bytes`` are those of the atoms, the axes and the
-        map here; ``moved`` are those of the atoms and the map.  ``seconds`` on an idle machine, and
-        ``processor_seconds`` of all threads, follow the model of appendix A of the paper with constants of this
-        machine; they are None before ``skysieve info --measure``.
+        Further keys are ``window``, ``grid`` (its shape), ``cells`` and ``paper_bytes``.  ``paper_bytes`` is the memory
+        by eq. 9 of Keitel & Ashton 2018: 4 bytes for each cell and for each of the 7 numbers of an SFT.  ``bytes`` is
+        the size of the atoms, the axes and the map here; ``moved`` is the size of the atoms and the map.  ``seconds``
+        (on an idle machine) and ``processor_seconds`` (of all threads) follow the model in appendix A of the paper,
+        with constants measured on this machine; they are None before ``skysieve info --measure`` has run.
         """
         engine = self._open_engine()
         _, grid, job = self._prepare(atoms, None)
@@ -299,7 +299,7 @@ class TransientPlan(Plan):
             grid = Grid.whole(bins)
         elif grid is None:
             grid = Grid.full(found) if self.grid is None else self.grid
-        host = self._memory if self.device.kind == "cpu" else None  # for a GPU, the budget is one of device memory
+        host = self._memory if self.device.kind == "cpu" else None  # on a GPU, the budget limits device memory
         if map_on_host:
             refuse_map(grid, self.spec.dtype, self.spec.lal, host)
         job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid, host))
@@ -308,7 +308,7 @@ class TransientPlan(Plan):
         return bins, grid, job
 
     def _schedule(self, bins: Bins, grid: Grid, memory: str | float | None) -> Schedule:
-        """The bins of every cell; those of the last call are remembered."""
+        """The bins of every cell; the schedule of the last call is cached."""
         times = Times(bins.t_start, bins.tatom, bins.n)
         if self._last is None or self._last[0] != times or self._last[1] != grid:
             refuse_tables(grid, bins.tatom, memory)

@@ -1,7 +1,7 @@
-"""Dataclasses in npz files: each field says once how it is stored.
+"""Dataclasses in npz files: each field declares how it is stored.
 
-A class declares a field as ``name: kind = field(metadata=ARRAY)``; `pack` and `unpack` then write and read it.  A
-further field needs nothing else.
+A class declares a field as ``name: kind = field(metadata=ARRAY)``; `pack` and `unpack` then write and read it.  Nothing
+else is needed to add a field.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["ARRAY", "COLUMNS", "GRID", "JSON", "form", "pack", "read_archive", "
 
 @dataclass(frozen=True)
 class Form:
-    """How a value is stored: as arrays by name.  ``""`` is the name of the only array of a value.
+    """How a value is stored: as one array or several named arrays.  A single array has the name ``""``.
 
     A value of None is not stored; the field is None after reading.
     """
@@ -82,9 +82,9 @@ def pack(item: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def unpack(kind: type[Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The fields of a dataclass by name, from what `pack` made of an instance.
+    """The fields of a dataclass by name, from the arrays that `pack` returned for an instance.
 
-    A field of which nothing was stored takes its default, or None where it has none.
+    A field that was not stored gets its default, or None if it has no default.
     """
     found: dict[str, Any] = {}
     for field in _fields(kind):
@@ -109,12 +109,12 @@ def read_archive(path: Path, content: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The file is something else.
+        `write_archive` did not write the file, or not with this `content`.
     """
     try:
         values = npz_arrays(path)
     except ValueError as error:
-        raise ValueError(f"{path}: expected {content}, not another or a damaged file") from error
+        raise ValueError(f"{path}: expected {content}; this is another file, or it is damaged") from error
     if str(values.pop("content", "")) != content:
         raise ValueError(f"{path}: expected {content}, not another file")
     return values

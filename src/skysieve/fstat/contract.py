@@ -44,18 +44,18 @@ CONDITION_BOUND = MAX_CONDITION / (MAX_CONDITION + 1) ** 2
 class Lines:
     """Priors of the line-robust statistic (Keitel et al. 2014, eq. 36), as natural logarithms.
 
-    In every cell, with F of all detectors and ``F^X`` of detector X alone in the bins of that cell (the fallback 2 if
-    X alone is ill-conditioned or has no data in the cell),
+    For every cell, with F from all detectors and ``F^X`` from detector X alone in the bins of that cell (``F^X`` is the
+    fallback 2 if X alone is ill-conditioned or has no data in the cell),
 
         ln B_S/GL = F - ln(exp(log_gauss) + sum_X exp(log_line[X] + F^X)).
 
-    The logarithm is at least ``m = max(log_gauss, log_line[X] + F^X)``, so that a cell whose ``F - m`` is not above
-    the best value so far needs no exponential.
+    The second term is at least ``m = max(log_gauss, log_line[X] + F^X)``.  A cell whose ``F - m`` is not above the
+    largest ``ln B_S/GL`` so far is therefore skipped without an exponential.
 
     Attributes
     ----------
     log_gauss : float
-        ``F*_0 - ln(1 + o)``, ``o`` the sum of the prior odds of lines ``oLGX``.
+        ``F*_0 - ln(1 + o)``, where ``o`` is the sum of the prior odds of lines ``oLGX``.
     log_line : tuple of float
         ``ln(oLGX / (1 + o))``, one for each detector in the order of `MapJob.detectors`; -inf where a line is excluded.
     """
@@ -81,15 +81,16 @@ class Spec:
     keep_map : bool
         Return F of every cell.
     marginals : bool
-        Return the sums over rows and columns.  A search asks a second engine for those of its few best templates.
+        Return the sums over rows and columns.  A search uses a second engine with this option for its few best
+        templates.
     lal : bool
         Reproduce LALPulsar's arithmetic: its order of operations in float32 and its table of exponentials.
     lines : Lines or None
         Priors of the line-robust statistic, or None if it is not computed; never together with `lal`.
     sums : {"usual", "double", "exact"}
         How the sums are formed.  "usual" is the fastest way.  Templates for which it is not accurate enough (see
-        ``precision.py``) go to an engine with "double" (the same sums in float64) or "exact" (nothing is subtracted,
-        and every cell has its own scale); both have the `dtype` float64.
+        ``precision.py``) go to an engine with "double" (the same sums in float64) or "exact" (sums without
+        subtraction, and a separate scale for every cell); both have the `dtype` float64.
     """
 
     window: Window
@@ -116,7 +117,8 @@ class Bank:
     occupied : numpy.ndarray of bool, shape (n,)
         Bins with positive weight in at least one template.
     span : numpy.ndarray of float64, shape (2, 1) or (2, B), or None
-        Largest a2 + b2 of each point of the sky, and the smallest of an occupied bin and the one after it.
+        For each point of the sky, the largest a2 + b2 of a bin, and the smallest sum of a2 + b2 over an occupied bin
+        and a neighbouring bin.
     source : Bank or None
         The same bins in the precision and the scale of the atoms; None if this bank has them already.
     """
@@ -161,8 +163,8 @@ class MapJob:
     taus : numpy.ndarray of float64, shape (N_tau,)
     schedule : Schedule
     detectors : tuple of Bank
-        For ``Spec.lines`` each detector alone, in the same bins and with the scale of `bank`; their sum is `bank` up
-        to rounding.  Otherwise empty.
+        With ``Spec.lines``, the bins of each single detector, with the scale of `bank`; their sum is `bank` up to
+        rounding.  Otherwise empty.
     """
 
     bank: Bank
@@ -205,9 +207,9 @@ class MapJob:
 class Output:
     """Answers of a backend, on the host; row ``i`` of each array belongs to template ``i``.
 
-    On a CPU the answers for a template are bit for bit independent of the other templates.  On a GPU they agree up to
-    the rounding of the dtype: kernels for several templates and for one, and launches of other sizes, start their
-    recurrences at other bins and add exponentials in another order.
+    On a CPU the answers for a template do not depend on the other templates, bit for bit.  On a GPU they depend on them
+    within the rounding of the dtype: the number of templates and the size of a launch determine the bins at which
+    recurrences start and the order in which exponentials are added.
 
     Attributes
     ----------
@@ -217,16 +219,16 @@ class Output:
     log_sum : numpy.ndarray of float64, shape (B,)
         ``ln sum exp F`` over all cells.
     row_log, column_log : numpy.ndarray of float64, shape (B, N_t0) and (B, N_tau), or None
-        The same over each row and each column; with ``Spec.marginals``.
+        ``ln sum exp F`` over each row and each column; with ``Spec.marginals``.
     n_fallback : numpy.ndarray of int64, shape (B,)
         Number of cells that are `FALLBACK`.
     F : array, shape (B, N_t0, N_tau), or None
-        NaN in cells that hold fewer than two bins; with ``Spec.keep_map``.
+        F of every cell, NaN in cells that hold fewer than two bins; with ``Spec.keep_map``.
     line_max : numpy.ndarray of float64, shape (B,), or None
-        Largest ``ln B_S/GL`` of all cells that can be computed, fallbacks included; NaN if there is none; with
-        ``Spec.lines``.
+        Largest ``ln B_S/GL`` of all cells that can be computed, fallbacks included; NaN if no cell can be computed.
+        With ``Spec.lines``.
     line_index : numpy.ndarray of int64, shape (B,), or None
-        Its flat cell; -1 if there is none.
+        Flat cell of ``line_max``; -1 if no cell can be computed.
     """
 
     max_F: NDArray[np.float64]
@@ -270,7 +272,7 @@ def check_compat(compat: str, window: Window) -> None:
 def description(
     job: MapJob, method: str, device: str, dtype: np.dtype[Any], map_bytes: int, times: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """The answer of ``Engine.describe``: bytes are those of the atoms, the axes of the grid and the maps."""
+    """The answer of ``Engine.describe``; its bytes count the atoms, the axes of the grid and the maps."""
     rows, columns = job.schedule.shape
     atoms = sum(bank.nbytes for bank in (job.bank, *job.detectors))
     return {
@@ -363,7 +365,7 @@ def prepared(banks: Sequence[Bank], dtype: Any) -> list[Bank]:
             power = powers(span[0])
         given = Bank(b.antenna, b.data, occupied, span)
         wide = given
-        if np.result_type(dtype, b.antenna.dtype) != b.antenna.dtype:  # first, so that tiny numbers keep their digits
+        if np.result_type(dtype, b.antenna.dtype) != b.antenna.dtype:  # before scaling: tiny numbers keep their digits
             wide = replace(given, antenna=b.antenna.astype(dtype), data=b.data.astype(dtype))
         found = scaled(wide, power if len(b.antenna) == len(power) else power[:1])
         antenna, data = (x.astype(dtype, copy=False) for x in (found.antenna, found.data))
@@ -389,7 +391,7 @@ def span_of(weight: Any, occupied: NDArray[np.bool_]) -> NDArray[np.float64]:
     if not occupied.any():
         return np.zeros((2, len(weight)))
     xp = array_module(weight)
-    # a window may end at any bin and start at any: beside a gap, and at both ends of the data, it may hold one alone
+    # a window may start and end at any bin: beside a gap, and at both ends of the data, it may hold a single bin
     pairs = xp.stack([weight, weight])
     pairs[0, :, :-1] += weight[:, 1:]
     pairs[1, :, 1:] += weight[:, :-1]

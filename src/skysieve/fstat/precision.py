@@ -1,9 +1,9 @@
 """The precision that each template needs, from the range of its weights and the size of its data.
 
-A recurrence that subtracts the bins that leave a window keeps a residue: the rounding errors of everything that the sum
-has held.  The residue is small beside the sums of the window if the weights are of one order of magnitude.  It
-dominates a window that holds nothing but SFTs of a far worse detector.  The test here is made once for the antenna
-factors of a point of the sky and once for the data of each template, so that it costs the kernels nothing.
+A recurrence that subtracts the bins that leave a window keeps a residue: the rounding errors of all bins that were ever
+in the sum.  The residue is small compared with the sums of the window if all weights have the same order of magnitude.
+It dominates if a window holds only SFTs of a far less sensitive detector.  The test runs once for the antenna factors
+of a point of the sky and once for the data of each template, and not in the kernels.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ USUAL, DOUBLE, EXACT = 0, 1, 2
 """Levels of precision.  `USUAL`: sums in the dtype of the call.  `DOUBLE`: the same in float64.  `EXACT`: float64
 without any subtraction, with a scale for each cell."""
 RESIDUE = {"float32": 20.0, "float64": 3e2}
-"""Largest ratio of the weight that has just left the exponential windows of a start to the weight inside them for which
-the residue is harmless.  Measured in float32 on full grids of 480 and 1,500 bins, condition numbers up to 1e3: up to
-this value errors are those of even weights, at most 3e-4; at 80 they are 9e-4."""
+"""Largest harmless ratio between the weight that has just left an exponential window and the weight inside the window.
+Measured in float32 on full grids of 480 and 1,500 bins with condition numbers up to 1e3: up to this ratio errors are as
+for even weights, at most 3e-4; at a ratio of 80 they are 9e-4."""
 QUICK = 3.0
-"""The same limit where the ratio is only bounded, from the ratio of the weights of the data."""
+"""Limit for the quick test, which bounds the ratio of `RESIDUE` by the ratio of the largest and smallest weights."""
 MOST = 1e4
 """Ratio of weights above which no recurrence runs in float32."""
 RESIDUE_DOUBLE = 1e7
 """`RESIDUE` for sums in float64 whose result is stored in float32."""
 RANGE = {"float32": 1e4, "float64": 1e3}
 """Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the dtype of the call.
-The value of float32 also holds for float32 sums that only add: if one or two SFTs outweigh all others, products of sums
-need more digits."""
+The value of float32 also applies to float32 sums without subtraction: if one or two SFTs outweigh all others, products
+of sums need more digits."""
 RANGE_DOUBLE = 1e6
 """`RANGE` for moments and transforms if the result is stored in float32 and products of sums are in float64."""
 LOUD = {"float32": 30.0, "float64": 1e5}
@@ -56,32 +56,32 @@ LOUD = {"float32": 30.0, "float64": 1e5}
 LOUD_DOUBLE = 1e9
 """`LOUD` for sums in float64 whose result is stored in float32."""
 WILD = {"float32": 1e16, "float64": 1e140}
-"""The limit of `LOUD` for sums that only add: their squares must not overflow."""
+"""`LOUD` for sums without subtraction, whose squares must not overflow."""
 FLOOR = {"float32": 1e-15, "float64": 1e-140}
 """Smallest sum of weights of a window, in units of the largest weight of a bin: products of two such sums must not
 underflow."""
 FEWEST = 16
 """Length in bins of a gap after which recurrences start again (see ``cpu/exp.py`` and ``exp.cu``)."""
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
-"""Pairs (few, many) of bins after a gap: while `few` bins are in a window, up to `many` have been in its sums since the
-sums were last recomputed."""
+"""Pairs (few, many): if a window holds only the first `few` bins after a gap, up to `many` bins have been in its sums
+since they were last recomputed."""
 AFTER_GAPS = 50.0
-"""Such sums are short, so that their rounding errors are smaller than those behind `RESIDUE` by this factor."""
+"""Sums after a gap have few terms: their rounding errors are smaller by this factor than those behind `RESIDUE`."""
 SINGULAR = 1e3
 """In singular windows, where F is the fallback, a residue shows only if it is larger by this factor."""
 QUICK_GAPS = 3.0
-"""In data with gaps the ratio of weights must be smaller by this factor for the quick test."""
+"""In data with gaps, the limit of the quick test is smaller by this factor."""
 EVEN = 1e3
 """Ratio of weights up to which all sums are accurate except recurrences in float32."""
 TURN = 8 * 3600
-"""Seconds in which the Earth turns a detector far enough that the antenna factors of real SFTs determine F: the largest
-condition number of 16 half hours, of single detectors at 600 places in the sky, was 113."""
+"""Seconds in which the Earth turns a detector far enough that the antenna factors of real SFTs determine F.  For 16
+half-hour SFTs of single detectors and 600 points of the sky, the largest condition number was 113."""
 NEARLY_SINGULAR = 1e3
-"""Condition number of the SFTs of such a time above which float32 loses too many digits, in windows of any length."""
+"""Condition number of the SFTs of `TURN` seconds above which float32 has too few digits, for windows of any length."""
 SCALES = 6
-"""Number of durations, evenly spaced and again logarithmically spaced, at which the residue is bounded."""
+"""The residue is bounded at this number of evenly spaced durations and as many logarithmically spaced ones."""
 KNOWN = 16
-"""Number of residues that are remembered, for other templates at the same points of the sky."""
+"""Number of residues in the cache, which serves other templates at the same points of the sky."""
 WIDE = 900
 """`in_float64` scales the largest weight to about this power of two for `EXACT`, so that weights 600 decades smaller
 can still be represented."""
@@ -108,7 +108,7 @@ def levels_of(job: MapJob, spec: Spec, data: bool = True) -> NDArray[np.int8]:
 
 
 def _nearly_singular(job: MapJob) -> NDArray[np.bool_]:
-    """Whether some SFTs of `TURN` seconds have a nearly singular antenna matrix, by template or one for all."""
+    """Whether the SFTs of any stretch of `TURN` seconds have a nearly singular antenna matrix: shape (B,) or (1,)."""
     antenna, length = job.bank.antenna, -(-TURN // job.tatom)
     if not job.bank.occupied.all():
         antenna = antenna[:, :, array_module(antenna).asarray(np.flatnonzero(job.bank.occupied))]
@@ -132,7 +132,7 @@ def _span(bank: Bank) -> NDArray[np.float64]:
 
 
 def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
-    """Whether the weights of all points of the sky are so even that no closer test is needed."""
+    """Whether the weights of all points of the sky are even enough that no further test is needed."""
     smallest, limit = _span(bank)[1], EVEN
     if spec.window.algorithm == Algorithm.RECURRENCE:
         limit = min(limit, QUICK / QUICK_GAPS * math.exp(2.0 * min(spec.window.efold, 10.0)))
@@ -198,10 +198,10 @@ def level_of_data(job: MapJob, spec: Spec, bank: Bank) -> NDArray[np.int8]:
 
 
 def _of_loud_bins(spec: Spec, bank: Bank) -> NDArray[np.int8]:
-    """Levels that follow from data that are loud beside the weight of their own bin, shape (B,), for recurrences.
+    """Levels that follow from data that are large for the weight of their own bin, shape (B,), for recurrences.
 
-    `level_of_data` compares them with the largest weight alone, which is enough where weights are even.  Elsewhere a
-    window may hold `RESIDUE` times less weight than has just left it.
+    `level_of_data` compares the data with the largest weight only, which is enough if the weights are even.  If they
+    are not, the weight inside a window may be smaller by the factor `RESIDUE` than the weight that has just left it.
     """
     level = np.zeros(len(bank.data), np.int8)
     if spec.window.algorithm != Algorithm.RECURRENCE:
@@ -220,7 +220,7 @@ _known: dict[tuple[int, bytes], tuple[Schedule, float]] = {}
 
 
 def _known_residue(job: MapJob, bank: Bank, k: int) -> float:
-    """`_residue`, remembered for other templates at this point of the sky."""
+    """`_residue`, cached for other templates at this point of the sky."""
     antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
     key = id(job.schedule), hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
     held = _known.get(key)
@@ -234,7 +234,8 @@ def _known_residue(job: MapJob, bank: Bank, k: int) -> float:
 def _residue(job: MapJob, bank: Bank, k: int) -> float:
     """Largest ratio of the weight that has just left a window to the weight inside it, at some durations of the grid.
 
-    A duration represents the longer ones up to the next: if their windows hold little weight, its own windows do too.
+    Each of these durations represents the longer ones up to the next: if a longer window holds little weight, so does
+    a window of this duration.
     """
     occupied = np.flatnonzero(bank.occupied)
     if occupied.size == 0:
@@ -243,7 +244,7 @@ def _residue(job: MapJob, bank: Bank, k: int) -> float:
     weight = a2 + b2
     with np.errstate(divide="ignore", invalid="ignore"):
         single = (a2 / weight) * (b2 / weight) - (ab / weight) ** 2 > CONDITION_BOUND
-    counts = np.where(single, 2, weight > 0)  # 2 for a bin that determines F alone, 1 for one that needs another
+    counts = np.where(single, 2, weight > 0)  # 2 for a bin that determines F alone, 1 for a bin that needs a second one
     worst = _after_gaps(weight, occupied) / AFTER_GAPS
     nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
     rows = np.flatnonzero(nearest < occupied.size) - FEWEST
@@ -261,7 +262,7 @@ def _residue(job: MapJob, bank: Bank, k: int) -> float:
 def residue_of(
     weight: NDArray[np.float64], counts: NDArray[Any], rows: NDArray[np.int64], rate: float, length: int
 ) -> float:
-    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, where W(c) is the decayed sum of all weights from c on.
+    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, where W(c) is a sum of decaying weights from c on.
 
     Windows whose `counts` add up to 1 are singular: a residue shows there only if it is `SINGULAR` times as large.
     """
@@ -272,7 +273,7 @@ def residue_of(
     sums = lfilter([1.0], [1.0, -q], padded[::-1])[::-1]
     some = rows[rows + length < len(weight)] + FEWEST
     left = np.exp(-2.0 * rate * length) * sums[some + length]
-    # an empty window is the fallback, so that only windows with some count are compared
+    # an empty window gives the fallback, so that only windows with a positive count are compared
     inside = sums[some] - left
     upto = np.concatenate([np.zeros(FEWEST + 1, np.int64), np.cumsum(counts)])
     held = upto[some + length] - upto[some]
@@ -282,7 +283,7 @@ def residue_of(
 
 
 def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
-    """Largest ratio of the weight in the first bins after a gap, where sums are recomputed, to that in fewer."""
+    """Largest ratio of the weights in the first `many` and `few` bins after a gap, over the pairs of `RENEWED`."""
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
     upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])
@@ -304,7 +305,7 @@ def spec_of(spec: Spec, level: int) -> Spec:
 
 
 def in_float64(job: MapJob, chosen: NDArray[np.int64], level: int) -> MapJob:
-    """Some templates in float64, made from the numbers of the atoms and scaled so that none underflows."""
+    """The chosen templates in float64, made from the numbers of the atoms and scaled so that none underflows."""
     banks = [b if b.source is None else b.source for b in (b.part(chosen) for b in (job.bank, *job.detectors))]
     power = powers(_span(banks[0])[0]) + np.int32(WIDE // 2 if level == EXACT else 0)
     out = []
@@ -328,7 +329,7 @@ def run_by_level(
     done = 0
     for level in (USUAL, DOUBLE, EXACT):
         found = np.flatnonzero(levels == level)
-        # maps one at a time, since those in float64 are held in addition to the output
+        # one map at a time, since a float64 map needs memory in addition to the output
         for at in np.split(found, found.size) if spec.keep_map and found.size else [found]:
             if at.size:
                 copy_answers(output, at, run(job.part(at) if level == USUAL else in_float64(job, at, level), level))

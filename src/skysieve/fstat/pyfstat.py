@@ -88,7 +88,7 @@ def from_lal(multi_atoms: Any, detectors: list[str] | None = None) -> list[Atoms
 
 
 def _records(vector: Any) -> NDArray[Any]:
-    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory if that is possible, else atom by atom."""
+    """Atoms of a ``FstatAtomVector`` as `STRUCT`: a view of its memory if possible, otherwise a copy atom by atom."""
     data, length = vector.data, int(vector.length)
     if isinstance(data, np.ndarray) and data.dtype.itemsize == STRUCT.itemsize and data.flags.c_contiguous:
         memory = (ctypes.c_char * data.nbytes).from_address(data.ctypes.data)
@@ -118,7 +118,7 @@ def register_pyfstat(
     ModuleNotFoundError
         PyFstat is not installed.
     ValueError
-        The name is one of PyFstat's own, or an option does not fit.
+        The name is one of PyFstat's own, or an option is invalid.
 
     Notes
     -----
@@ -167,13 +167,13 @@ WINDOWS: dict[int, WindowName] = {
 
 
 class MapMaker:
-    """PyFstat calls ``maker(multiFstatAtoms, windowRange, BtSG)``; plans are reused in later calls."""
+    """The function that PyFstat calls: ``maker(multiFstatAtoms, windowRange, BtSG)``.  Later calls reuse the plans."""
 
     def __init__(self, make: Any, device: str | Device, dtype: Any, compat: str | None, threads: int | None) -> None:
         self.make = make
         self.options: dict[str, Any] = {"device": device, "dtype": dtype, "compat": compat, "threads": threads}
         self.plans: dict[tuple[WindowName, bool, bool], TransientPlan] = {}
-        self.plan("rect")  # raises now if an option does not fit
+        self.plan("rect")  # raises now if an option is invalid
 
     def plan(self, window: WindowName, keep_map: bool = False, posteriors: bool = False) -> TransientPlan:
         """The plan for a window."""
@@ -206,7 +206,7 @@ class MapMaker:
         return found
 
     def one(self, multiFstatAtoms: Any, grid: Grid, window: WindowName, BtSG: bool) -> Any:
-        """A map of one cell, which a Markov chain needs at each step: its few bins are added here, in float64."""
+        """A map of one cell, which a Markov chain needs at each step; its few bins are summed here, in float64."""
         found = self.make(1, 1)
         F = cell_of_lal(multiFstatAtoms, grid, self.plan(window).window)
         if np.isnan(F):

@@ -2,10 +2,11 @@
 
     seconds = c_call + c_SFTs N_SFT + c_sums N_sums + c_F N_t0 N_tau,
 
-eqs. A.3 and A.4 of the paper with a constant term for the call itself.  ``N_sums`` counts the additions made here: for
-rectangular windows the bins of every row (eq. A.5), for exponential windows one step of the recurrence for each bin and
-duration, where the paper (eq. A.6) counts the bins of every cell.  On a GPU the last two terms count all templates of a
-call and the second counts the bins of one template, since a march through the bins takes the same time for several.
+These are eqs. A.3 and A.4 of the paper with a constant term for the call itself.  ``N_sums`` counts the additions of
+this implementation: for rectangular windows the bins of every row (eq. A.5); for exponential windows one step of the
+recurrence for each bin and duration, where the paper (eq. A.6) counts the bins of every cell.  On a GPU the last two
+terms count all templates of a call.  The second term counts the bins of one template, since a loop over the bins takes
+the same time for several templates.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ STEP_SETUPS = ((48, 2, 2), (240, 5, 1), (480, 4, 4), (720, 3, 2), (720, 8, 6), (
 """The same for grids whose steps of t0 are longer than a bin: their rows do not begin in neighbouring bins, and sums
 over them take twice as long."""
 SPARSE_SETUPS = ((240, 2, 20), (480, 5, 40), (720, 12, 24), (1440, 8, 48), (1440, 2, 60))
-"""The same for grids that have many more bins in their rows than cells."""
+"""The same for grids whose rows have many more bins than cells."""
 MAP_SETUPS = ((240, 1, 1), (720, 1, 1), (720, 1, 8), (1440, 1, 1), (3000, 1, 1), (3000, 1, 3))
-"""The same as `SETUPS` where the whole map is returned, for float32.  One has 36 MB: the system clears memory of that
-size at each call."""
+"""The same as `SETUPS` where the whole map is returned, for float32.  One map has 36 MB: for this size the operating
+system clears new memory at each call."""
 STEP_MAP_SETUPS = ((240, 2, 1), (720, 3, 2), (720, 8, 6), (1440, 2, 2), (4300, 2, 1))
 """The same as `STEP_SETUPS` where the whole map is returned."""
 GPU_SETUPS = (
@@ -56,24 +57,24 @@ GPU_STEP_SETUPS = (
 )  # fmt: skip
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_MANY = ((480, 1, 1, 500), (480, 1, 2, 4000), (1440, 1, 4, 500))
-"""Further templates of which only the maxima are computed, as in a search of SFTs: enough templates to fill a GPU."""
+"""Additional cases, in which only the maxima are computed, as in a search of SFTs: enough templates to fill a GPU."""
 GPU_STEP_SETUPS_MANY = ((480, 2, 1, 500), (480, 4, 4, 4000), (1440, 4, 4, 500), (1440, 2, 4, 500))
 """The same for grids whose steps of t0 are longer than a bin."""
 GPU_SETUPS_ALONE = (
     (48, 1, 1, 1), (480, 1, 1, 1), (1440, 1, 1, 1), (2880, 1, 2, 1), (5760, 1, 1, 1), (17_520, 1, 1, 1),
 )  # fmt: skip
-"""The same for calls with one template, which leave most of a GPU idle and so have constants of their own: up to a
-year, because the time of small maps says little about that of large ones."""
+"""The same for calls with one template, which leave most of a GPU idle and therefore have their own constants.  Data
+last up to a year, because the times of small maps do not predict those of large maps."""
 GPU_STEP_SETUPS_ALONE = ((48, 2, 1, 1), (480, 4, 4, 1), (2880, 2, 2, 1), (5760, 4, 2, 1), (17_520, 3, 3, 1))
-"""Both."""
+"""The same as `GPU_SETUPS_ALONE` for grids whose steps of t0 are longer than a bin."""
 LONGEST_UNALIGNED = 480
-"""Most bins that are timed for functions on grids whose start times lie at many offsets from the bins."""
+"""Most bins that are timed for window functions, on grids whose start times have many offsets from the bins."""
 LONG = 0.01
-"""Seconds of a call that is timed twice; shorter ones are timed more often."""
+"""A call that takes this time in seconds or longer is timed twice; a shorter one is timed more often."""
 LARGEST = 3000
-"""Most bins that are timed on a GPU but for plain maxima of rectangular windows: a map of a year has 3e8 cells."""
+"""Most bins that are timed on a GPU, except for maxima of rectangular windows: a map of a year has 3e8 cells."""
 DIFFERENT = 16
-"""Templates of a job that is timed whose noise is different; the others repeat it."""
+"""Number of templates with different noise in a timed job; the other templates repeat these."""
 COUNTED = ("call", "sfts", "sums", "cells")
 """Names of the constants, in the order of `terms`."""
 FORMAT = 6
@@ -113,7 +114,7 @@ _measuring: ContextVar[bool] = ContextVar("measuring", default=False)
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """Within it, `constants` measures and stores; elsewhere it only reads what is stored."""
+    """Context in which `constants` measures and stores constants; elsewhere it only reads the stored ones."""
     token = _measuring.set(True)
     try:
         yield
@@ -124,9 +125,9 @@ def measuring() -> Iterator[None]:
 def constants(
     name: str, cases: Callable[[], Cases], clock: Callable[[], float] = time.thread_time
 ) -> NDArray[np.float64] | None:
-    """The constants of `name` (a device, an algorithm, a type) that are stored; None if they were not measured.
+    """The stored constants of `name` (a device, an algorithm, a type); None if they were not measured.
 
-    `clock` is the processor time of the calling thread for a CPU, or the time of day for a GPU.
+    `clock` measures the processor time of the calling thread for a CPU, and elapsed time for a GPU.
     """
     known = f"fstat {name} {__version__} {FORMAT}"
     if _measuring.get():
@@ -164,7 +165,7 @@ def host_cases(
     keep_map : bool
         Whether `execute` returns whole maps.
     kind : {"", "steps", "sparse"}
-        Take grids whose rows do not begin in neighbouring bins, or that have few cells.
+        "steps" are grids whose rows do not begin in neighbouring bins, "sparse" are grids with few cells.
     """
     setups = {
         "": (SETUPS, MAP_SETUPS),

@@ -80,7 +80,7 @@ class BorrowedEngine:
             return self._engine.scan(source)
 
     def execute(self, source: Source, grids: Grids, output: Output, progress: Any = None) -> None:
-        """See `contract.Engine.execute`; once more, with a new engine, where idle engines hold memory that is short."""
+        """See `contract.Engine.execute`; repeated with a new engine if memory was short and idle engines held some."""
         others = ENGINES.has_idle(self._device)
         try:
             return self._engine.execute(source, grids, output, progress)
@@ -209,10 +209,10 @@ def lombscargle(
     id : array_like or str, optional
         Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
     data : Table, TimeSeries, DataFrame, structured array, dict or path, optional
-        Where `t`, `y`, `dy` and `id` are column names, or ``"column.field"`` of a nested column.  Of a file (CSV, text,
-        JSON, Parquet, FITS, ECSV, VOTable) columns that are not named are found by their usual names, as by
-        ``skysieve period``; times are then in days, rows that quality flags mark as bad are left out, and a file
-        without a column of ids is one light curve.
+        Table or file in which `t`, `y`, `dy` and `id` name columns, or fields of nested columns as ``"column.field"``.
+        In a file (CSV, text, JSON, Parquet, FITS, ECSV, VOTable), columns that are not named are found by their usual
+        names, as by ``skysieve period``; times are then in days, rows that quality flags mark as bad are left out, and
+        a file without a column of ids is one light curve.
     memory : str or float, optional
         Working memory: "80%" of what is free, "2 GiB", or bytes.
     threads : int, optional
@@ -220,7 +220,7 @@ def lombscargle(
     progress : bool or callable
         Show a bar, or call ``progress(done, total)`` now and then.
     out : ndarray, optional
-        Where powers go: C-contiguous, of `dtype`, shape (nf,), (n, nf), or (total,) for grids per object.
+        Array for the powers: C-contiguous, of `dtype`, shape (nf,), (n, nf), or (total,) for grids per object.
 
     Returns
     -------
@@ -243,11 +243,11 @@ def lombscargle(
     -----
     With weights ``w = dy^-2 / sum(dy^-2)`` the power is the reduction of chi-square by a sinusoid
     relative to a constant [1]_ (eqs. 5-15); the grid and the normalisations are those of [2]_; the
-    batch of unequal light curves on a GPU follows [3]_.  With more terms it is that by a Fourier series,
-    from sums at multiples of the frequency [4]_ (eqs. 8-11), in float64 whatever `dtype` the powers have;
-    frequencies at which the columns depend on one another give NaN.
-    ``fmax="auto"`` is the Nyquist frequency of regular times, else 24 cycles a day (times without a unit are days) or
-    ``2.5 N / T`` if that is more ([2]_, section 7); lowered, with a warning, where it needs over 5,000,000 frequencies.
+    batch of unequal light curves on a GPU follows [3]_.  With more terms it is the reduction by a Fourier series, from
+    sums at multiples of the frequency [4]_ (eqs. 8-11), computed in float64 for any `dtype` of the powers; it is NaN at
+    frequencies at which the columns of the fit are linearly dependent.  ``fmax="auto"`` is the Nyquist frequency of
+    regular times, else 24 cycles a day (times without a unit are days) or ``2.5 N / T`` if that is more ([2]_, section
+    7); lowered, with a warning, where it needs over 5,000,000 frequencies.
 
     References
     ----------
@@ -300,8 +300,8 @@ def lombscargle(
 class LombScarglePlan(Plan):
     """A periodogram search set up once, for many batches on one grid.
 
-    Checks the options, chooses the device and keeps its tables, buffers and compiled kernels between
-    calls.  Use it as a context manager, or call `close`.
+    The plan checks the options, chooses the device, and keeps its tables, buffers and compiled kernels between calls.
+    Use it as a context manager, or call `close`.
 
     Parameters
     ----------
@@ -415,13 +415,13 @@ class LombScarglePlan(Plan):
         id: Any = None,
         data: Any = None,
     ) -> dict[str, Any]:
-        """What the plan would do with light curves, without doing it.
+        """Describe the search of light curves without doing it.
 
         Parameters
         ----------
         t, y, dy, offsets, id, data : optional
-            Light curves, as for `lombscargle`; without them ``method`` is the one asked for, ``bytes`` and the numbers
-            of objects, points and frequencies are 0, and ``seconds`` is None.
+            Light curves, as for `lombscargle`.  Without them, ``method`` is the requested one, ``bytes`` and the
+            numbers of objects, points and frequencies are 0, and ``seconds`` is None.
 
         Returns
         -------
@@ -498,7 +498,7 @@ class LombScarglePlan(Plan):
         return self._engine
 
     def _rule(self, units: Units) -> GridRule:
-        """The grid in the unit of these times; kept for the next batch."""
+        """The grid in the unit of these times; it is cached for the next batch."""
         key = "" if units.time is None else str(units.time)
         rule = self._rules.get(key)
         if rule is None:
@@ -507,13 +507,13 @@ class LombScarglePlan(Plan):
         return rule
 
     def _scans(self, curves: CurveSet, out: Any = None) -> bool:
-        """Whether the light curves are read once before the search: where grids or errors depend on them."""
+        """Whether the light curves are read once before the search, because grids or errors depend on them."""
         if self._rule(curves.units).needs_spans or self._nan_policy == "raise":
             return True
         return curves.single and (out is not None or self._spec.model is not None)
 
     def _grids(self, engine: Engine, curves: CurveSet, scans: bool) -> tuple[Grids, Scan | None]:
-        """Grids for these light curves, and with ``scans`` the first look at them."""
+        """Grids for these light curves, and with ``scans`` the result of the first pass over them."""
         rule = self._rule(curves.units)
         scan = None
         span, n_used = np.empty(0), np.empty(0, np.int64)
@@ -582,11 +582,11 @@ class LombScarglePlan(Plan):
         return result
 
     def _parameters(self, curves: CurveSet) -> Any:
-        """Parameters of the fit at one frequency, the mean that is subtracted counted: of all objects, or of each."""
+        """Number of parameters of the fit, with the subtracted mean; one for all objects, or one for each."""
         return 2 * self._spec.nterms + (self._spec.fit_mean or self._spec.center_data)
 
     def _power(self, curves: CurveSet, grids: Grids, n: int, out: Any, position: Any) -> Any:
-        """A flat array for the powers, where the input lives: the user's own, or a new one if it fits."""
+        """A flat array for the powers, in the memory of the input's device: `out`, or a new one if it fits."""
         if not self._spec.return_power:
             if out is not None:
                 raise ValueError("out is given, but return_power=False")
@@ -619,7 +619,7 @@ class Borrowing(LombScarglePlan):
     """
 
     _by_size: ClassVar[bool] = True
-    """Does "auto" depend on the size of the job?"""
+    """Whether "auto" depends on the size of the job."""
     _later: Callable[[tuple[Device, ...]], Engine] | None = None
     """Makes an engine for the devices that are chosen."""
 
@@ -640,7 +640,7 @@ class Borrowing(LombScarglePlan):
         return super()._search(curves, progress, out, stacklevel and stacklevel + 1)
 
     def _choose(self, make: Callable[[tuple[Device, ...]], Engine], curves: CurveSet, out: Any) -> None:
-        """The CPU for a small light curve in host memory, else a GPU."""
+        """Choose the CPU for a small light curve in host memory, otherwise a GPU."""
         gpu, on_device = self._device, curves.on_device or is_device_array(out)
         rows = int(curves.source.offsets[-1])
         if curves.single and not on_device and for_size("auto", rows, SMALL_ROWS) == "cpu":
@@ -672,7 +672,7 @@ def one_band(curves: CurveSet, y: Any) -> CurveSet:
 
 
 def _failure(curves: CurveSet, output: Output, min_points: int) -> Exception:
-    """Why the only light curve has no result."""
+    """The error for a single light curve without a result."""
     status = Status(int(output.status[0]))
     if status in (Status.FAILED, Status.SINGULAR, Status.BAD_GRID):
         kind = SkysieveError if status == Status.FAILED else ValueError

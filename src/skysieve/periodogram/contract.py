@@ -1,4 +1,4 @@
-"""What passes between the public API of the periodogram and its backends.
+"""The interface between the public API of the periodogram and its backends.
 
 ``api`` checks the arguments and builds a :class:`Spec` (what to compute), :class:`Grids` (at which
 frequencies) and an :class:`Output` (where the answers go); ``cpu.Engine`` and ``cuda.Engine`` take
@@ -31,7 +31,7 @@ METHOD_HELP = {
     "nufft": "Non-uniform fast Fourier transforms of bands of frequencies.",
     "finufft": "One non-uniform fast Fourier transform by finufft, on the CPU.",
 }
-"""Every method, in one sentence."""
+"""Description of every method, in one sentence."""
 METHODS = tuple(METHOD_HELP)
 """Names of the methods; ``Output.method`` holds positions in this list."""
 NanPolicyName = Literal["omit", "raise"]
@@ -50,9 +50,9 @@ class BandModel:
     Attributes
     ----------
     name, help : str
-        Its name, and what it is in one sentence.
+        Name, and description in one sentence.
     one_series : bool
-        Whether the bands differ in their means alone: then the false-alarm formula holds.
+        Whether the bands differ only in their means; the false-alarm formula then holds.
     """
 
     name: BandModelName
@@ -107,10 +107,10 @@ class Spec:
     """What to compute, the same for every object of a plan.
 
     ``dtype`` is that of the arithmetic and of ``power``; times and phases are always reduced in
-    float64.  ``n_peaks`` is at least 1: the best period is always computed.  ``nterms`` other than 1 is a series
-    (see ``numerics.fourier``).  ``model`` is the model of light curves in several bands, whose sources have
-    ``bands(start, stop)`` beside ``read``; ``nterms`` and ``fit_mean`` do not count then, and bands of an object with
-    fewer than ``fewest`` usable rows are left out.
+    float64.  ``n_peaks`` is at least 1: the best period is always computed.  ``nterms`` other than 1 is a Fourier
+    series (see ``numerics.fourier``).  ``model`` is the model of light curves in several bands, whose sources have a
+    method ``bands(start, stop)`` besides ``read``; ``nterms`` and ``fit_mean`` are then ignored, and bands of an object
+    with fewer than ``fewest`` usable rows are left out.
     """
 
     fit_mean: bool = True
@@ -257,7 +257,7 @@ class Output:
     def allocate(cls, n_objects: int, n_peaks: int, power: Any = None) -> Output:
         """New arrays on the host, in which every answer is missing.
 
-        They are made when one of them is first asked for: a GPU has begun its work by then.
+        They are made at the first access to one of them, when a GPU has already begun its work.
         """
         output = object.__new__(cls)
         output.__dict__.update(power=power, _sizes=(n_objects, n_peaks))
@@ -305,7 +305,7 @@ def _missing(n_objects: int, n_peaks: int) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Scan:
-    """First look at every object: usable rows, time span, status (before any frequency is tried)."""
+    """Result of the first pass over every object: usable rows, time span, status (before any frequency is tried)."""
 
     n_used: NDArray[np.int64]
     n_dropped: NDArray[np.int64]
@@ -315,9 +315,9 @@ class Scan:
 
 
 class Engine(Protocol):
-    """What ``cpu.Engine`` and ``cuda.Engine`` both are: ``Engine(spec, device=, memory=, threads=)``.
+    """Interface of ``cpu.Engine`` and ``cuda.Engine``, which are made by ``Engine(spec, device=, memory=, threads=)``.
 
-    Same inputs, same answers, within the tolerances of the conformance suite.  An engine keeps its
+    Both give the same answers for the same inputs, within the tolerances of the conformance suite.  An engine keeps its
     tables, buffers and compiled kernels between calls.
     """
 
@@ -328,7 +328,7 @@ class Engine(Protocol):
         """Fill ``output``; ``progress(done_objects, n_objects)`` is called from time to time."""
 
     def describe(self, source: Source, grids: Grids) -> dict[str, Any]:
-        """What would be done, without doing it.
+        """Describe the search without doing it.
 
         The keys that every backend has are ``method`` and ``device`` (str), ``bytes`` (int; on the device), ``work``
         (dict of counts, see `core.machine.rates`) and ``threads`` (int).

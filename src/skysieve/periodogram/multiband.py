@@ -107,24 +107,24 @@ def lombscargle_multiband(
     t, y, dy
         As for `skysieve.lombscargle`, rows of all bands together.
     bands : array_like of str or int, list of arrays, or str
-        Band of each row, in the form of `t`; or the name of a column of `data`, which a file has by a usual name too.
-        An object need not have every band.
+        Band of each row, in the form of `t`; or the name of a column of `data`.  In a file, the column is also found by
+        its usual names.  An object need not have every band.
     model : {"offsets", "separate", "flexible"}, optional
-        "offsets": one series of `nterms` for all bands, each with a mean of its own.  "separate": a series
-        and a mean for each band, chi-square added up.  "flexible": a common series of `nterms` and one of
-        `nterms_band` for each band, kept small by `reg_band` (astropy's "flexible").  Default: "offsets",
-        with two terms, of which the second has a penalty (see Notes).
+        "offsets": one Fourier series of `nterms` terms for all bands, and a mean for each band.  "separate": a series
+        and a mean for each band; the chi-squares are added up.  "flexible": a common series of `nterms` terms, and a
+        series of `nterms_band` terms for each band, which `reg_band` keeps small (astropy's "flexible").  Default:
+        "offsets", with two terms, of which the second has a penalty (see Notes).
     nterms : int, optional
         Fourier terms, 1 or more (with "flexible" 0 is allowed when `nterms_band` is not).  Default: 2 where no
         `model` is named, else 1.
     nterms_band : int, optional
         Terms of each band, with "flexible"; default 1.
     reg_base, reg_band : float, optional
-        What is added to the diagonal of the normal matrix for the common and the bands' columns, in parts
-        of its trace; with "flexible" alone.  Default: 0 and 1e-6.
+        Regularisation: fractions of the trace of the normal matrix that are added to its diagonal, for the columns of
+        the common series and of the bands' series.  Only with "flexible".  Default: 0 and 1e-6.
     reg_terms : float, optional
-        The same for the terms above the first, with "offsets": it keeps a sinusoid at its period rather than at
-        twice that, where the second term alone would fit it as well.  Default: 0.02 where neither `model` nor
+        The same for the terms above the first; only with "offsets".  With it, a sinusoid is found at its period rather
+        than at twice that, where the second term alone would fit it as well.  Default: 0.02 where neither `model` nor
         `nterms` is given, else 0.
     offsets, id, data, progress, out
         As for `skysieve.lombscargle`.
@@ -136,8 +136,8 @@ def lombscargle_multiband(
     Returns
     -------
     MultibandResult
-        As of `skysieve.lombscargle`; the standard power is the fraction of the bands' scatter about their
-        own weighted means that the model explains.
+        As for `skysieve.lombscargle`; the standard power is the fraction of the bands' scatter about their own weighted
+        means that the model explains.
 
     Raises
     ------
@@ -307,7 +307,7 @@ class MultibandPlan(Plan):
         id: Any = None,
         data: Any = None,
     ) -> dict[str, Any]:
-        """What the plan would do with light curves, without doing it; see `LombScarglePlan.describe`.
+        """Describe the search of light curves without doing it; see `LombScarglePlan.describe`.
 
         Returns
         -------
@@ -466,7 +466,7 @@ def _penalty(name: str, value: Any) -> float:
 
 
 class _BandsPlan(LombScarglePlan):
-    """A plan whose engine fits a number of bands."""
+    """A plan for a fixed number of bands."""
 
     def __init__(self, model: Model, fewest: int, **options: Unpack[PlanOptions]) -> None:
         self.model, self._fewest = model, fewest

@@ -41,15 +41,18 @@ if TYPE_CHECKING:
     from skysieve.periodogram.result.result import LombScargleResult
 
 FIRST_CHUNK, FIRST_WORK, CHUNK_GROWTH, CHUNK_SECONDS, MAX_ROWS = 500, 2e7, 4, 3.0, 2_000_000
-"""Objects of the first chunk, or frequencies of them all together; growth and seconds of later chunks, so that Ctrl-C
-loses little; most rows of a chunk, whose answers are made while the next one is searched."""
+"""Limits of chunks: objects of the first chunk, and frequencies of all these objects together; growth from one chunk to
+the next, and seconds of later chunks, so that Ctrl-C loses little; rows of a chunk, because the answers for a chunk are
+made while the next one is searched."""
 FINISHERS = 8
-"""Most threads that make the answers of chunks."""
+"""Largest number of threads that make the answers for chunks."""
 COMPILED_ROWS, LOADED_ROWS = 10_000_000, 50_000_000
-"""Rows of a file whose aliases take longer than to compile their code, and if numba is not loaded, than to load it."""
+"""Rows of a file from which finding aliases with NumPy takes longer than compiling the code for it, or loading
+numba."""
 METHOD_NAMES = np.array(["none", *METHODS])
 OPEN_SAMPLES = 10
-"""Frequencies in 1/T of an open range: with 5, daily aliases of nearly the height of a peak come out higher."""
+"""Frequencies in an interval of 1/T, for an open range: with 5, daily aliases that are nearly as high as a peak come
+out higher."""
 SHORT = 0.02
 """Shortest period in days that is assumed for the first chunk of a range without one."""
 
@@ -354,8 +357,8 @@ def search(
     banded : bool
         Whether the file has several bands that are fitted as such.
     rows : int
-        Number of rows of all pieces, and of what is searched like them before and after; compiled code finds the
-        aliases of many.
+        Number of rows of all pieces, and of others that are searched like them before or after.  If there are many,
+        compiled code finds the aliases.
     progress : callable, optional
         ``progress(done, total)`` counts objects.
     note : callable, optional
@@ -439,7 +442,7 @@ def search(
 
 
 def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, seconds: float) -> list[str]:
-    """What was done in a chunk of ``n`` objects."""
+    """Lines on the search of a chunk of ``n`` objects."""
     expected = "" if about["seconds"] is None else f", {about['seconds']:.3g} s expected"
     used = ", ".join(sorted({*np.atleast_1d(result.method).tolist()}))
     what = f"{n:,} object{'s' if n != 1 else ''} by {used}"

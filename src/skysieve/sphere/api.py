@@ -110,30 +110,31 @@ class ConvolvePlan(Plan):
     Parameters
     ----------
     kernel : Kernel or sequence of Kernel
-        Such as ``Gaussian(fwhm=0.01)``.  Several kernels share the transforms of the map; the result has an axis for
-        them.
+        A kernel, such as ``Gaussian(fwhm=0.01)``.  Several kernels share the transforms of the map; the result then has
+        an additional axis.
     grid : Grid
-        Such as ``Healpix(2048)``.
+        The pixels, such as ``Healpix(2048)``.
     spin : {0, 2}
-        2: maps are Q and U, of shape (..., 2, npix).  Different windows of E and B need "harmonic"; "auto" takes it.
+        2: maps are Q and U, of shape (..., 2, npix).  If E and B have different windows, only the method "harmonic" can
+        be used, and "auto" selects it.
     rings : slice, optional
-        Neighbouring rings of which the maps consist; the whole sphere by default.
+        Range of rings that the maps cover; the whole sphere by default.
     mask : array_like of bool, shape (npix,), optional
-        Pixels that count, in the order of the grid.  The others count as 0, and are 0 in the result.
+        Valid pixels, in the order of the grid.  The others count as 0, and are 0 in the result.
     method : {"auto", "direct", "ring", "harmonic"}
         "direct": the sum over the pixels within the support; "ring": Fourier modes of the rings, summed over rings;
-        "harmonic": spherical harmonic transforms by ducc0, for kernels whose window ends; "auto": the method that is
+        "harmonic": spherical harmonic transforms by ducc0, for band-limited kernels; "auto": the method that is
         expected to be the fastest.
     eps : float
-        Error of cutting the kernel and its modes, relative to the rms of the result of a white map.  In float64 on
-        equal rings (ECP, Gauss-Legendre), "ring" leaves at most 1e-10 of the peak beyond the support: all modes of
-        narrow kernels are used, and wide ones (above 16 pixels) are set up for eps = 2e-11 at most.
+        Error from truncating the kernel and its modes, relative to the rms of the result for white noise.  In float64
+        on equal rings (ECP, Gauss-Legendre), the result of "ring" beyond the support is at most 1e-10 of the peak:
+        narrow kernels use all modes, and for wide ones (above 16 pixels) eps is reduced to at most 2e-11.
     quadrature : {"ring", "none", "pixel", "band"}
         Weights w.  "ring": one weight for each ring.  "none": the solid angle of a pixel; the sum is then self-adjoint.
         "pixel": HEALPix's pixel weights (see `pixel_weights.healpix_pixel_weights`); a large mean is then not convolved
-        separately.  "band", for whole HEALPix maps whose harmonics end at degree 3 nside - 1: solid angles, with
-        corrections around the poles and where caps and belt meet (see `polar_correction`); the mean is multiplied by
-        the kernel's integral.
+        separately.  "band", for whole HEALPix maps with harmonics up to degree 3 nside - 1: solid angles, with
+        corrections around the poles and where the polar caps meet the equatorial belt (see `polar_correction`); the
+        mean is multiplied by the kernel's integral.
     dtype : {"float64", "float32"}
         Type of the arithmetic and of the result.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
@@ -142,7 +143,7 @@ class ConvolvePlan(Plan):
         host memory: the maps of a batch and, with "ring", the rows of a single map.  The result is the same to the
         last bit as on one GPU.
     memory : str or float, optional
-        Budget of the plan and its working memory: "80%" of what is free, "2 GiB", or bytes.
+        Budget of the plan and its working memory: a share of the free memory ("80%"), a size ("2 GiB"), or bytes.
     threads : int, optional
         CPU threads; all cores by default.
     compat : {"arkcos", "arkcos+duplicate", "arkcos+unshifted", "arkcos+duplicate+unshifted"}, optional
@@ -160,8 +161,8 @@ class ConvolvePlan(Plan):
 
     Notes
     -----
-    The ring method is that of [1]_, but uses all modes of the rings, not only those below the Nyquist frequency.  So
-    there is no ringing, at the poles or elsewhere.
+    The ring method is that of [1]_, but uses all modes of the rings, not only the modes below the Nyquist frequency.
+    Therefore there is no ringing, at the poles or elsewhere.
 
     References
     ----------
@@ -283,10 +284,10 @@ class ConvolvePlan(Plan):
         ----------
         maps : array_like, shape (..., npix), with spin 2 (..., 2, npix)
             Any number of maps.  A map that holds NaN or infinite values becomes NaN; the other maps are not affected.
-            UNSEEN is a number like any other here (see ``mask``, and `smoothing`).
+            UNSEEN has no special meaning here (see ``mask``, and `smoothing`).
         out : numpy.ndarray, optional
-            Array for the result: contiguous, of its shape and dtype, where the maps are; it must not share their
-            memory.
+            Contiguous array for the result, of the right shape and dtype and on the same device as the maps.  It must
+            not share memory with the maps.
         progress : bool or callable
             True draws a bar of the maps; a callable gets ``(done, total)``.  A GPU reports once, when all maps are
             done.
@@ -294,18 +295,18 @@ class ConvolvePlan(Plan):
         Returns
         -------
         numpy.ndarray, of the shape of maps, or (..., K, npix), (..., K, 2, npix) for a sequence of K kernels
-            Of the plan's dtype.
+            The convolved maps, in the plan's dtype.
 
         Raises
         ------
         ValueError, TypeError
-            The maps or ``out`` do not fit, or the plan is closed.
+            The maps or ``out`` have a wrong shape or type, or the plan is closed.
         """
         with reporting(progress, "convolving maps") as report:
             return self._run(maps, self._table.weight, self._ones, out, report)
 
     def empty(self, maps: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """An array for results of this shape, where ``maps`` are; its values are not set."""
+        """An uninitialised array for results of this shape, on the same device as ``maps``."""
         if is_device_array(maps):
             with maps.device:
                 return array_module(maps).empty(shape, self.dtype)  # type: ignore[no-any-return]
@@ -332,7 +333,7 @@ class ConvolvePlan(Plan):
         return self._run(maps, self._ones, self._table.weight, out)
 
     def window(self, lmax: int) -> NDArray[np.float64]:
-        """``b_l`` of the kernel, cut at its support as it is applied, for l from 0 to ``lmax``; with spin 2 of E and B.
+        """``b_l`` of the kernel, truncated as it is applied, for l from 0 to ``lmax``; for spin 2 that of E and B.
 
         Returns
         -------
@@ -349,7 +350,7 @@ class ConvolvePlan(Plan):
         return found if self._many else np.asarray(found[0])
 
     def truncation_error(self, cl: Any = None) -> float:
-        """Rms error of cutting the kernel at its support, relative to the rms of the result (eq. 7 of the paper).
+        """Rms error from truncating the kernel at its support, relative to the rms of the result (eq. 7 of the paper).
 
         Parameters
         ----------
@@ -385,12 +386,13 @@ class ConvolvePlan(Plan):
         -------
         dict
             ``method``, ``device`` and ``dtype``; ``bytes`` of the plan and its working memory on the device, including
-            a copy of a map that has to be reordered or converted, but not the given maps and the result; for one map:
-            ``moved`` bytes of the map and its results, ``seconds`` that are expected on an idle machine and
-            ``processor_seconds`` of all threads (None before ``skysieve info --measure``), ``work`` from which they are
-            predicted; ``gpus`` that are used for many maps in host memory ("cuda:all" uses no more than help) and their
-            ``limit`` ("GPUs" or "host copies"; None on a CPU); ``support`` of the kernel (rad);
-            ``truncation_error`` for white maps; ``npix``; the number of ``kernels``.
+            a copy of a map that has to be reordered or converted, but not the given maps and the result.  For one map:
+            ``moved``, the bytes of the map and its results; ``seconds`` on an idle machine and ``processor_seconds`` of
+            all threads (None before ``skysieve info --measure`` has run); ``work``, from which these times are
+            predicted.  For many maps in host memory: ``gpus``, the number of GPUs that are used ("cuda:all" uses only
+            as many as reduce the time), and ``limit``, which says what limits this number ("GPUs" or "host copies";
+            None on a CPU).  ``support`` of the kernel (rad); ``truncation_error`` for white maps; ``npix``; the number
+            of ``kernels``.
         """
         cut = self.method != "harmonic"
         support = max(r.radius for r in self._spec.radials) if cut else math.pi
@@ -411,7 +413,7 @@ class ConvolvePlan(Plan):
             "kernels": len(self.kernels),
         }
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
     def _run(
         self,
         maps: Any,
@@ -449,7 +451,7 @@ class ConvolvePlan(Plan):
             reporter.add(len(x))
             return out  # type: ignore[no-any-return]
         if self._spec.rings is not None:
-            result[...] = 0  # the engine writes no ring outside the mask
+            result[...] = 0  # the engine does not write rings outside the mask
         for i in range(len(x)):
             self._one(x[i], result[i : i + 1], w_in, w_out)
             reporter.add(1)
@@ -523,7 +525,7 @@ class ConvolvePlan(Plan):
                 out[...] = np.nan
                 return
         self._engine.convolve(x[None], out, w_in, w_out)
-        del x  # frees the copy of the map, if one was made
+        del x  # frees the copy of the map, if there is one
         if self._band:
             add_mean(out[0], mean, self.kernels, self._polar, self.spin, transposed)
         elif mean and self._ones_response is not None:
@@ -539,7 +541,7 @@ class ConvolvePlan(Plan):
             np.copyto(out[0], given, where=bad, casting="unsafe")
 
     def _stage(self, x: NDArray[Any], mean: float, factors: NDArray[np.float64] | None) -> NDArray[Any]:
-        """A copy of the map for the engine: in RING order, masked, less its mean, and of the plan's dtype."""
+        """A copy of the map for the engine: in RING order, masked, without its mean, and in the plan's dtype."""
         staged = np.empty(x.shape, self.dtype)
         lines = zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True)
         for line, to in lines:
@@ -556,7 +558,7 @@ class ConvolvePlan(Plan):
         return staged
 
     def _make_ones_response(self, threads: int | None) -> Ones | None:
-        """What smooths a large mean separately on the CPU; None for maps whose mean is not treated so."""
+        """The object that smooths a large mean separately on the CPU; None if the mean is not treated separately."""
         if self._mask is not None or self.spin or self._factors is not None or self._band:
             return None
         from skysieve.sphere.cpu.offset import Ones

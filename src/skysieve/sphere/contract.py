@@ -54,9 +54,9 @@ class Spec:
         Rings of the maps.
     kernels : tuple of Kernel
     radials : tuple of Radial
-        The kernels, cut at their supports; empty where only harmonics can be used.
+        The kernels, truncated at their supports; empty if only harmonics can be used.
     dtype : numpy.dtype
-        float32 or float64: maps and arithmetic.
+        float32 or float64, for maps and arithmetic.
     eps : float
         Accuracy for which the supports were chosen.
     spin : int
@@ -66,7 +66,7 @@ class Spec:
     extra : int
         Bytes of host memory that the plan holds besides the engine; they count towards the memory budget.
     compat : tuple of str
-        The published algorithm: "arkcos", and its options "duplicate" and "unshifted".
+        "arkcos" for the published algorithm, and its options "duplicate" and "unshifted".
     copies : int
         Copies of one map (Q and U count as one) that a GPU holds while it reorders, masks or corrects it.
     band : bool
@@ -103,11 +103,11 @@ class Engine(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the engine holds on its device, of several GPUs on one."""
+        """Bytes that the engine holds on its device, or on each of several GPUs."""
 
     def describe(self) -> dict[str, Any]:
-        """Method, device, bytes of the plan; ``work`` of one map for `core.machine.rates` (seconds of the model of
-        methods), and the ``threads`` or GPUs that share it."""
+        """Method, device, bytes of the plan; ``work`` of one map for `core.machine.rates` (seconds by the cost model of
+        the methods), and the number of ``threads`` or GPUs that share it."""
 
     def close(self) -> None:
         """Free threads and memory."""

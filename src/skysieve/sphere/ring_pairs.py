@@ -1,10 +1,10 @@
-"""Pairs of rings and their modes: what the ring engine prepares before it sees a map (Elsner & Wandelt 2011, 2-3).
+"""Pairs of rings and their modes, which the ring engine prepares before the first map (Elsner & Wandelt 2011, 2-3).
 
 For an output ring o and an input ring i the kernel is a function of the difference of azimuth, with coefficients
 ``k_m``; the output's modes are ``S_o(m) = sum_i k_m(o, i) F_i(m)``.
 
-- A ring of n pixels also has modes beyond n / 2, which repeat those below.  With all modes up to where k_m vanishes,
-  and with the output's modes folded back, the result is the pixel sum itself, without ringing.
+- A ring of n pixels also has modes beyond n / 2, which repeat the lower ones.  If all modes up to the one where k_m
+  vanishes are used, and the output's modes are folded back, the result is the pixel sum itself, without ringing.
 - Rings of equal length whose pixels are aligned, or shifted by half a pixel, need no modes beyond n / 2: the kernel
   sampled at the differences between the pixels gives the pixel sum, however narrow or sharp the kernel is.
 """
@@ -32,13 +32,13 @@ _FLOOR = 4e-13
 _CURVE = 1.12
 """Ratio between successive values of sin(theta) at which the highest mode is determined."""
 _SOME, _LOOKS = 12, 3
-"""Rings of a polar zone (and of their neighbours) whose pairs are examined, and rings of a zone in the first check."""
+"""Number of rings of a polar zone (and of their neighbours) whose pairs are examined, and number in the first check."""
 _MOST_MODES = 8
 """Highest mode that is considered, as a multiple of the longest ring's pixels."""
 
 
 class NotBandLimited(ValueError):
-    """The kernel's modes do not end, and the grid's rings differ in length."""
+    """The kernel is not band-limited, and the grid's rings differ in length."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Pairs:
     modes : numpy.ndarray of int64, shape (R,)
         Highest mode of each ring.
     outputs : numpy.ndarray of int64
-        Rings whose pairs are listed: the rings of the output; on a symmetric grid only those of the northern half.
+        Rings whose pairs are listed: the output rings; on a symmetric grid only the output rings of the northern half.
     pair : numpy.ndarray of int64
         Index of the first pair of each output ring.
     table : numpy.ndarray of int64
@@ -71,7 +71,7 @@ class Pairs:
 
 
 def reach(theta: NDArray[np.float64], radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each ring, the first ring within ``radius`` and one past the last."""
+    """For each ring, the first ring within ``radius`` and one past the last."""
     slack = 1e-14
     first = np.searchsorted(theta, theta - radius - slack, side="left")
     last = np.searchsorted(theta, theta + radius + slack, side="right")
@@ -128,7 +128,8 @@ def mode_bounds(table: RingTable, radial: Radial, eps: float, spin: int = 0) -> 
     """Highest mode of each ring; infinite where modes do not fall below ``eps``.
 
     If the kernel falls off as fast as a Gaussian, a pair of rings needs no more modes than each ring with itself.
-    Around a pole another kernel may need more: one ring can lie within the support completely, and another at its edge.
+    Other kernels may need more modes around a pole, where one ring may lie completely inside the support and another
+    at its edge.
     """
     sine = np.sin(table.theta)
     least = float(sine[sine > 1e-12].min()) if (sine > 1e-12).any() else 1.0
@@ -164,7 +165,7 @@ def _powers(
 ) -> tuple[NDArray[np.float64], float]:
     """Power that modes above m = 0, 1, ... of rings ``i`` add to a white map's result at ring ``o``.
 
-    The second result is the power that all modes of a large ring add.
+    The second return value is the power that all modes of a large ring add.
     """
     a, b = chord_terms(table.theta, np.full(len(i), o), i)
     x = a[:, None] + b[:, None] * np.sin(np.arange(n // 2 + 1) * (math.pi / n)) ** 2
@@ -180,7 +181,7 @@ def _enough(
     table: RingTable, radial: Radial, eps: float, spin: int, bound: NDArray[np.float64], zone: NDArray[np.int64],
     first: NDArray[np.int64], last: NDArray[np.int64],
 ) -> bool:  # fmt: skip
-    """A quick check of a polar zone: whether no pair omits more than 0.6 ``eps`` of a large ring's part."""
+    """Quick check of a polar zone: whether no pair omits more than 0.6 ``eps`` of the contribution of a large ring."""
     for o in zone[np.unique(np.linspace(0, zone.size - 1, _LOOKS + 2).astype(np.int64)[1:-1])]:
         i = np.unique(np.linspace(first[o], last[o] - 1, _SOME).astype(np.int64))
         kept = _with_margin(np.minimum(bound[o], bound[i]), spin)
@@ -195,7 +196,7 @@ def _raise(
     table: RingTable, radial: Radial, eps: float, spin: int, most: int, raised: NDArray[np.float64],
     zone: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """Raise the highest modes of rings around a pole to those that their pairs need; infinite if they do not end."""
+    """Raise the highest modes of rings around a pole to the modes that pairs need; infinite if these do not end."""
     least = (max(eps, _FLOOR, 4 * radial.error) / 4) ** 2
     places = zone[_spread(zone.size, _SOME)]
     wanted = []
@@ -241,13 +242,13 @@ def make_pairs(
     eps : float
         Accuracy to which modes are cut.
     mirrored : bool
-        Whether southern rings are mirror images of northern ones, so that northern pairs are enough.
+        Whether southern rings are mirror images of northern ones, so that only northern pairs are listed.
     wanted_rings : numpy.ndarray of bool, optional
         Rings whose output is wanted, or whose mirror image's output.
     spin : int
         0 or 2.
     whole : bool
-        Whether a grid of equal, aligned rings uses all its modes; only rounding is then left beyond the support.
+        Whether a grid of equal, aligned rings uses all its modes; beyond the support only rounding errors then remain.
 
     Raises
     ------
@@ -293,7 +294,7 @@ def make_pairs(
         modes = np.maximum(modes, modes[::-1])
 
     wanted = 2 * np.minimum(modes[o], modes[i]) + 2
-    # rings with a table of their own length: only where a whole zone shares the length
+    # rings get a table of their own length only if a whole zone has that length
     own = aligned & (n[o] <= 1.1 * wanted) & np.isin(n[o], n[free])
     step = np.ceil(np.log(np.maximum(wanted, 8)) / math.log(LADDER)).astype(np.int64)
     sampled = 2 * np.ceil(LADDER**step / 2).astype(np.int64)

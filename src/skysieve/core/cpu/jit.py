@@ -1,16 +1,15 @@
 """Compile the CPU's kernels: `njit` for this package, with its own cache of compiled code.
 
 numba optimises and translates a function again in every function that calls it, and makes two wrappers for each.  Here
-a function that compiled code calls is only lowered to LLVM's language (a *part*); the function that Python calls (an
-*entry*) is optimised and translated once, with all its parts.  The first compilation takes about half the time.
+a function that compiled code calls is only lowered to LLVM IR (a *part*); the function that Python calls (an *entry*)
+is optimised and translated once, with all its parts.  This about halves the time of the first compilation.
 
 Compiled entries are stored in `core.files.cache_folder`, in a folder for the present sources, versions and
 Python, one file for each function, types of arguments and processor.  A file that is damaged counts as absent.  A
 process that needs a function which another process compiles waits for it.
 
-A first answer need not wait for all of it: `interpreted_if_small` runs the source of a function that is called for few
-rows by Python's interpreter, and `compile_together` compiles several functions at the same time, in processes of their
-own.
+The first answer need not wait for all compilations: `interpreted_if_small` runs a function that is called for few rows
+in Python's interpreter, and `compile_together` compiles several functions at the same time, in processes of their own.
 """
 
 from __future__ import annotations
@@ -81,26 +80,26 @@ STEP_SECONDS = 1e-6
 INTERPRETED_SECONDS = 0.3
 """Time that a function may take in the interpreter, in one process, before it is compiled: compiling takes longer."""
 ZERO = np.int64(0)
-"""0 as a first value or argument: for the literal 0 numba would compile the function that gets it once more."""
+"""0 for initial values and arguments.  For a literal 0, numba would compile the called function once more."""
 WAIT_SECONDS = 120.0
-"""Time after which a process that compiles is not waited for."""
+"""Longest wait for another process that compiles."""
 POLL_SECONDS = 0.02
-"""Time after which a process that waits for code looks for it again."""
+"""Interval at which a waiting process looks for stored code."""
 IDLE_SECONDS = 5.0
-"""Time after which a process that compiles ends if it is given nothing more."""
+"""Time after which an idle helper process ends."""
 _HELPER = "SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS"
 """Environment variable of processes that compile for another one: they start no further ones."""
 _together = threading.Lock()
 _helpers: list[_Helper] = []
 """Processes of `compile_beside` that have not ended."""
 _beside: dict[Callable[..., Any], _Helper] = {}
-"""The process that compiles a function which has not been called yet."""
+"""The helper process of each function that has not been called yet."""
 _announces = False
 """Whether this process prints what it compiles: it is a `_Helper`."""
 _defers = False
-"""Whether such a process does something else first where another process compiles what it needs."""
+"""Whether a helper process defers a line that needs a function which another process is compiling."""
 _said: set[str] = set()
-"""What this process has said already: each message comes once."""
+"""Messages that this process has logged; each is logged once."""
 
 
 def njit(*signature: Any, **options: Any) -> Any:
@@ -109,7 +108,7 @@ def njit(*signature: Any, **options: Any) -> Any:
     Parameters
     ----------
     *signature
-        Types of the arguments, to compile for them at once; or the function itself.
+        Types of the arguments for which to compile immediately; or the function itself.
     **options
         Options of `numba.njit`.
     """
@@ -130,7 +129,7 @@ def _decorate(function: Callable[..., Any], signature: tuple[Any, ...], options:
 
 
 def read_only(*arrays: Any) -> list[Any]:
-    """Read-only views: numba compiles a function for each combination of read-only and other arrays that it gets."""
+    """Read-only views, because numba compiles a function for each combination of read-only and writable arguments."""
     views = [a.view() for a in arrays]
     for view in views:
         view.flags.writeable = False
@@ -185,14 +184,14 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
 
 
 class _Flags(Flags):  # type: ignore[misc]
-    """Flags of a function that are compared fast, and whose callees do not see that wrappers are made.
+    """Compiler flags that are compared fast, and that do not pass the flags of wrappers to callees.
 
-    numba compares the flags of the function that is compiled thousands of times, and compiles what it has of NumPy
-    once for each set of flags.
+    numba compares the flags thousands of times while it compiles a function, and compiles its own NumPy functions once
+    for each set of flags.
     """
 
     def copy(self) -> _Flags:
-        """Return what the callees see."""
+        """Return the flags for the callees."""
         seen = _Flags(self)
         for name in ("no_cpython_wrapper", "no_cfunc_wrapper", "release_gil", "no_compile"):
             seen._values.pop(name, None)
@@ -219,7 +218,7 @@ def _quicken(dispatcher: CPUDispatcher) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Switch off Python's collection of garbage: compiling makes millions of objects, most of which stay in use."""
+    """Switch off Python's garbage collector: compiling makes millions of objects, most of which stay in use."""
     if not gc.isenabled():
         yield
         return
@@ -248,7 +247,7 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
         return part
 
     def compile(self, sig: Any) -> Any:
-        """Compile for these types, or load what is stored."""
+        """Compile for these types, or load the stored code."""
         with _no_collection(), global_compiler_lock:
             try:
                 return super().compile(sig)
@@ -256,11 +255,11 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
                 self._cache.release()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What compiled code calls."""
+        """Return the call template of the part, which compiled code calls."""
         return self._part.get_call_template(args, kws)
 
     def get_overload(self, sig: Any) -> Any:
-        """What compiled code calls."""
+        """Return the entry point of the part, which compiled code calls."""
         return self._part.get_overload(sig)
 
     def enable_caching(self) -> None:
@@ -272,19 +271,19 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]
 
 
 def interpreted_if_small(kernel: Any, steps: float, worth: float = 1.0) -> Callable[..., Any]:
-    """Return a function of `njit`, or its source for Python's interpreter where that is done before it is compiled.
+    """Return a function of `njit`, or its Python source if running that takes less time than compiling the function.
 
-    The interpreter gives the same bits if all arrays are of float64, int64 or bool and no option allows sums in another
-    order.
+    The interpreter's results are bit-identical if all arrays are of float64, int64 or bool and no option lets the
+    compiler reorder sums.
 
     Parameters
     ----------
     kernel : function of `njit`
-        What is called next.
+        The function that is called next.
     steps : float
         Operations on numbers in that call.
     worth : float
-        Time of compiling it, in `INTERPRETED_SECONDS`.
+        Time to compile it, in units of `INTERPRETED_SECONDS`.
     """
     if kernel.__class__ is not _Kernel or kernel.overloads:
         return kernel  # type: ignore[no-any-return]
@@ -296,10 +295,10 @@ def interpreted_if_small(kernel: Any, steps: float, worth: float = 1.0) -> Calla
 
 
 def in_interpreter(replaced: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate what Python's interpreter runs in place of a function of `njit` or an intrinsic (see `interpreted`).
+    """Decorate the replacement of a function of `njit` or an intrinsic in Python's interpreter (see `interpreted`).
 
-    It has the same arguments.  It is for what the interpreter cannot do (instructions of the processor), and for loops
-    that NumPy does at once, which may be over many values of an argument where the function takes one.
+    The replacement has the same arguments.  It stands for processor instructions, which the interpreter does not have,
+    and for loops that NumPy vectorises; it may take an array where the compiled function takes one number.
     """
 
     def remember(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -313,9 +312,9 @@ _replacements: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
 
 def interpreted(kernel: Any) -> Callable[..., Any]:
-    """Return the source of a function of `njit` for the interpreter, without warnings of NumPy's.
+    """Return the Python source of a function of `njit`, which runs without NumPy's warnings.
 
-    It calls the source of the functions that it calls, or what `in_interpreter` gives in their place.
+    The functions that it calls run from their Python source too, or are replaced as `in_interpreter` says.
     """
     return kernel if kernel.__class__ is not _Kernel else _quiet(kernel)
 
@@ -347,17 +346,17 @@ def _source(kernel: _Kernel) -> Callable[..., Any]:
 
 
 class FirstAnswers:
-    """Answers of one process that need no code, or less, than later ones.
+    """The first answers of a process, which need less compiled code than later ones, or none.
 
     Parameters
     ----------
     limit : float
-        Seconds that they may take together: those of compiling.
+        Seconds that they may take in all: the time of compiling.
 
     Attributes
     ----------
     allowed : bool
-        Whether there are first answers in this process.
+        Whether this process gives first answers.
     """
 
     allowed = True
@@ -366,9 +365,9 @@ class FirstAnswers:
         self.limit, self.seconds = limit, 0.0
 
     def take(self, seconds: float) -> bool:
-        """Return whether an answer may take so long, and count it then.
+        """Return whether an answer may take this many seconds; if so, count them.
 
-        Of a job in parts, all that are left must be allowed (`tasks.part_of_a_job`).
+        For a part of a job, all of the remaining job must fit into the limit (`tasks.part_of_a_job`).
         """
         if not self.allowed or self.seconds + seconds / job_share() > self.limit:
             return False
@@ -377,7 +376,7 @@ class FirstAnswers:
 
 
 def compile_all() -> None:
-    """From now on this process interprets nothing and starts no process to compile: `skysieve warm-up` is for later."""
+    """From now on, interpret nothing and start no helper process: `skysieve warm-up` compiles for later processes."""
     global INTERPRETED_SECONDS
     INTERPRETED_SECONDS = 0.0
     FirstAnswers.allowed = False
@@ -405,7 +404,7 @@ def compile_together(*calls: tuple[Any, Sequence[Any]]) -> None:
     Parameters
     ----------
     *calls : tuple of function of `njit` and arguments
-        What is called next.
+        The calls that follow.
     """
     if all(kernel.__class__ is not _Kernel or kernel.overloads for kernel, _ in calls) or not _may_start():
         return
@@ -455,7 +454,7 @@ class _Helper:
             self.begun.add(line.decode().strip())
 
     def give(self, code: str) -> bool:
-        """Let it run a line of code after what it was given before; returns False if it has ended."""
+        """Let the process run a line of code after the earlier ones; return False if the process has ended."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(code.encode() + b"\n")
@@ -471,16 +470,16 @@ class _Helper:
 
 
 def compile_beside(code: str, *kernels: Any) -> None:
-    """Let another process run a use of functions, while this process does what comes before.
+    """Let a helper process compile functions that this process will call later.
 
-    Such a process runs one use after the other; there is one fewer than cores, at most.  A function that is called
-    waits until that process has stored it, if it has begun with it; else this process compiles it.  Nothing happens if
-    all are stored.
+    A helper process runs one line of code after the other; there are fewer helper processes than cores.  When a
+    function is called and a helper has begun to compile it, this process waits until the code is stored; otherwise this
+    process compiles it.  Nothing happens if all functions are stored.
 
     Parameters
     ----------
     code : str
-        A line of Python that calls the functions, with arguments of the types that come.
+        A line of Python that calls the functions, with arguments of the types of the later calls.
     *kernels : function of `njit`
     """
     if not _may_start():
@@ -534,19 +533,19 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
 
 
 def _serve() -> None:
-    """Compile what standard input lists."""
+    """Compile the functions that standard input lists."""
     for module, name, types in pickle.load(sys.stdin.buffer):
         getattr(importlib.import_module(module), name).compile(types)
 
 
 class _CompiledElsewhereError(Exception):
-    """Another process compiles what is needed."""
+    """Another process is compiling a function that is needed."""
 
 
 def _serve_lines() -> None:
-    """Run the lines of standard input, in turn, until it ends, or none comes for a while.
+    """Run the lines of standard input, in turn, until it ends or no line comes for a while.
 
-    A line that needs what another process compiles is run again, after the others.
+    A line that needs a function which another process is compiling is run again, after the others.
     """
     global _announces, _defers
     _announces = True
@@ -564,7 +563,7 @@ def _serve_lines() -> None:
     deferred: set[str] = set()
     with suppress(Empty):
         while (line := lines.get(timeout=IDLE_SECONDS)) or not lines.empty():
-            if not line:  # the end of the input comes after what was deferred
+            if not line:  # the end of the input must come after the deferred lines
                 lines.put(line)
                 continue
             _defers = line not in deferred
@@ -643,15 +642,16 @@ class _Cache(NullCache):  # type: ignore[misc]
         _say(f"compiling code for this kind of search and processor{where}")
         logger.debug("compiling %s", _name(self._function))
         if _announces:
-            with suppress(OSError):  # the process that wanted to know has ended
+            with suppress(OSError):  # the process that reads this has ended
                 print(_name(self._function), flush=True)
         return None
 
     def _claim(self, name: str) -> None:
         """Claim the compilation of a function; while another process has it, wait instead.
 
-        Many processes that start together would all compile the same.  The claim is a lock on one byte of a file, which
-        the system releases when a process ends, however it ends.  Without such locks nothing is waited for.
+        Otherwise processes that start together would all compile the same function.  The claim is a lock on one byte of
+        a file, which the system releases when a process ends, however it ends.  On a file system without locks, no
+        process waits.
         """
         try:
             import fcntl
@@ -686,7 +686,7 @@ class _Cache(NullCache):  # type: ignore[misc]
     def _stored(self, name: str) -> bytes | None:
         """Return the content of a file of the cache; None if there is none, or only a damaged one.
 
-        What lies in the temporary folder alone is copied to the cache folder, if that can be written now.
+        A file that is only in the temporary folder is copied to the cache folder, if that can be written now.
         """
         places = _places(self._domain)
         for folder in places:
@@ -784,7 +784,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:
-    """Write what `_read` returns."""
+    """Write a file that `_read` reads: a digest, then the content."""
     _make(folder)
     with written(folder / name, sync=False) as part:
         part.write_bytes(hashlib.sha256(content).digest() + content)

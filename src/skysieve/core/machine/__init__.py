@@ -1,1 +1,1 @@
-"""What was measured on this machine: costs of methods, rates of searches."""
+"""Measurements of this machine: costs of methods and rates of searches."""

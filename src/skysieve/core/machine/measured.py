@@ -28,12 +28,12 @@ Figures = dict[str, float]
 _lock = threading.Lock()
 _used: dict[str, Figures] = {}
 _unsaved: dict[str, Figures] | None = None
-"""Within `in_memory`, the figures that are stored."""
+"""The figures that were stored in the context `in_memory`; None outside it."""
 
 
 @contextmanager
 def in_memory() -> Iterator[None]:
-    """Within it, `store` writes no file, and `stored` returns what it was given."""
+    """Context in which `store` writes no file, and `stored` returns the figures that `store` was given."""
     global _unsaved
     _unsaved = {}
     try:
@@ -88,7 +88,7 @@ def stored(name: str) -> Figures | None:
 
 
 def store(name: str, measured: Figures) -> None:
-    """Store the figures of `name` instead of older ones; `OSError` if that is not possible."""
+    """Store the figures of `name` in place of older ones; `OSError` if that is not possible."""
     if _unsaved is not None:
         _unsaved[name] = dict(measured)
         return
@@ -101,7 +101,7 @@ def store(name: str, measured: Figures) -> None:
 
 
 def _read(path: Path, like: Figures) -> Figures | None:
-    """Return the stored figures; None if there is no file, or not one with all of them."""
+    """Return the stored figures; None if there is no file, or if it lacks some of them."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         found = {key: float(known[key]) for key in like}

@@ -1,8 +1,8 @@
-"""Rates of this machine, from which times are predicted: measured by ``skysieve info --measure``, and stored.
+"""Rates of this machine, from which run times are predicted; ``skysieve info --measure`` measures and stores them.
 
 A job is described by its *work*: counts by name, such as additions or rows, or seconds of a cost model.  A rate is the
-time that one of them takes here: processor seconds of one core on a CPU, seconds on a GPU.  Nothing is measured by a
-search, and nothing is predicted without rates.
+time that one unit of work takes on this machine: processor seconds of one core on a CPU, seconds on a GPU.  Searches
+measure nothing, and nothing is predicted without stored rates.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 logger = logging.getLogger("skysieve")
 
 ADVICE = "times are not predicted: skysieve info --measure measures this machine"
-"""What to say where there are no rates."""
+"""Message where there are no rates."""
 ALONE = "alone "
-"""Beginning of the names of work that one thread does."""
+"""Prefix of the names of work that a single thread does."""
 LONG = 0.03
 """Seconds of a call that is timed twice; shorter ones are timed more often."""
 MOST = 4
-"""Most calls of which the fastest counts."""
+"""Largest number of calls that are timed; the fastest one counts."""
 FORMAT = 3
 """Version of the stored rates; raise it when kernels or work change enough to make old ones wrong."""
 
@@ -50,7 +50,7 @@ _rehearsing = False
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Within it each job that is timed runs once, so that its code is compiled, and nothing is stored."""
+    """Context in which each timed job runs only once, so that its code is compiled, and nothing is stored."""
     global _rehearsing
     _rehearsing = True
     try:
@@ -92,7 +92,7 @@ def rates_of(domain: str, device: Device) -> dict[str, float]:
 
 
 def keep(domain: str, device: Device, rates: Mapping[str, float]) -> None:
-    """Store rates instead of older ones; `OSError` if the cache folder cannot be written."""
+    """Store rates in place of older ones; `OSError` if the cache folder cannot be written."""
     store(_name(domain, device), {name: float(value) for name, value in rates.items()})
 
 
@@ -104,15 +104,15 @@ def predicted(domain: str, device: Device, work: Mapping[str, float], threads: i
     domain, device
         As for `rates_of`.
     work : mapping
-        Counts by name; names that begin with `ALONE` are of one thread.
+        Counts by name; work whose name begins with `ALONE` is done by one thread.
     threads : int
         Threads that share the other work.
 
     Returns
     -------
     dict
-        ``seconds`` and ``processor_seconds`` (of all threads); None each if a rate that the work needs is not known,
-        and None for ``processor_seconds`` on a GPU.
+        ``seconds`` and ``processor_seconds`` (of all threads).  Both are None if a rate that the work needs is not
+        known; ``processor_seconds`` is None on a GPU.
     """
     if missing(domain, device, work):
         return {"seconds": None, "processor_seconds": None}
@@ -131,12 +131,12 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     works : sequence of mapping
         The work of each job.
     seconds : iterable of float
-        What the jobs took.
+        Times of the jobs.
 
     Notes
     -----
-    Jobs whose counts or times are not finite numbers are left out, with a warning.  Work that no other job has gets no
-    rate.
+    Jobs whose counts or times are not finite numbers are left out.  Work that only such jobs have gets no rate, with a
+    warning.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def missing(domain: str, device: Device, work: Mapping[str, float]) -> list[str]
 
 @contextmanager
 def others_busy() -> Iterator[None]:
-    """Keep all cores but that of the caller busy: in a search by all threads a core is slower than alone.
+    """Keep all other cores busy, because a core is slower when all of them work, as in a search by all threads.
 
     Threads of one core share its units, and all cores share caches, memory and the clock rate.
     """
@@ -201,7 +201,7 @@ def others_busy() -> Iterator[None]:
 
 
 def timed(device: Device, call: Callable[[], object]) -> float:
-    """Return what a call takes: processor seconds of this process on a CPU, seconds on a GPU (see `fastest`)."""
+    """Return the time of a call: processor seconds of this process on a CPU, seconds on a GPU (see `fastest`)."""
     return fastest(call, time.process_time if device.kind == "cpu" else time.perf_counter, LONG)
 
 
@@ -214,7 +214,7 @@ def fastest(call: Callable[[], object], clock: Callable[[], float], long: float)
     clock : callable
         Returns the time in seconds.
     long : float
-        No call follows when those after the first have taken as many seconds together.
+        The calls end when those after the first have taken more than this many seconds together.
     """
     if _rehearsing:
         call()

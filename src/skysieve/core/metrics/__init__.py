@@ -1,1 +1,1 @@
-"""Metrics of a process that runs for long, for Prometheus."""
+"""Prometheus metrics of a long-running process."""

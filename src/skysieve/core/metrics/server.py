@@ -1,4 +1,4 @@
-"""A server of short pages, such as Prometheus's metrics in the text format, version 0.0.4, and whether all is well."""
+"""An HTTP server for short pages, such as Prometheus metrics (text format, version 0.0.4) and a health check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Metric", "PageServer", "exposition", "format_address", "metrics_page
 SECONDS = 10.0
 """Longest time of a request."""
 MOST_OPEN = 32
-"""Most connections that are open at a time; one more closes the oldest."""
+"""Largest number of open connections; a further one closes the oldest."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Content type of metrics."""
 
@@ -48,15 +48,15 @@ class Exported(Protocol):
 
     @property
     def exported(self) -> str:
-        """Its name, without the prefix of all metrics."""
+        """Name, without the prefix of all metrics."""
 
     @property
     def help(self) -> str:
-        """What it is, a sentence."""
+        """Description in one sentence."""
 
     @property
     def kind(self) -> Literal["counter", "gauge"]:
-        """Whether it only grows."""
+        """Kind: "counter" if the value only grows, otherwise "gauge"."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Metric:
     Attributes
     ----------
     name, help : str
-        Its name in the program, and a sentence that describes it.
+        Name in the program, and description in one sentence.
     kind : {"counter", "gauge"}
     """
 
@@ -86,10 +86,10 @@ def exposition(values: Mapping[str, float], metrics: Iterable[Exported], prefix:
     Parameters
     ----------
     values : mapping
-        Numbers by the exported names; metrics that it lacks are left out.
+        Values by exported name; metrics without a value are left out.
     metrics : iterable of Metric
     prefix : str
-        What all names begin with.
+        Prefix of all names.
 
     Examples
     --------
@@ -119,16 +119,16 @@ def metrics_page(
 class PageServer:
     """Serves pages over HTTP.
 
-    A connection is closed after ten seconds.  Of more than 32 the oldest are closed, so that clients that send nothing
-    do not keep others waiting.
+    A connection is closed after ten seconds.  If more than 32 are open, the oldest are closed, so that clients that
+    send nothing do not keep others waiting.
 
     Parameters
     ----------
     pages : mapping of str to callable
-        By the path of each page: returns the HTTP status, the content type and the text.  It is called in several
-        threads.
+        For the path of each page, a function that returns the HTTP status, the content type and the text.  It is called
+        in several threads.
     host, port : str, int
-        Port 0 takes a free one.
+        Address of the server; port 0 selects a free port.
 
     Raises
     ------
@@ -194,7 +194,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._open: dict[Any, float] = {}
         self._lock = threading.Lock()
-        self._room = threading.Semaphore(2 * MOST_OPEN)  # threads: those of closed connections need time to end
+        self._room = threading.Semaphore(2 * MOST_OPEN)  # threads of closed connections need time to end
         super().__init__((host, port), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -211,7 +211,7 @@ class _Server(ThreadingMixIn, HTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The work of that thread."""
+        """Serve a connection; runs in the connection's own thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:

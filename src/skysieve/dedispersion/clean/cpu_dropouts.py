@@ -12,7 +12,8 @@ from .cpu_missing import SPREAD, four_numbers, random_part
 
 JIT = {"nogil": True, "error_model": "numpy"}
 ROUGH = 4.0
-"""Integers with a standard deviation below this are rounded at random, so that rounding does not shift their mean."""
+"""Integer samples with a standard deviation below this are rounded at random, so that rounding does not shift the
+mean."""
 
 
 @njit(**JIT)

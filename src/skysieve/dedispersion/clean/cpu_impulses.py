@@ -1,4 +1,6 @@
-"""Pulses without dispersion in series of groups of channels: found in bands, and compared with dispersed sums (numba).
+"""Kernels that find impulses without dispersion, and steps of the level, in series of groups of channels (numba).
+
+Impulses are sought in bands of groups and compared with dispersed sums.
 
 The series have zero mean and unit variance; group 0 has the highest frequency.
 """
@@ -15,16 +17,17 @@ from .cpu_receiver import middle
 
 JIT = {"nogil": True, "error_model": "numpy"}
 ROUGHLY = 0.6
-"""Part of the error of a step that a difference of means has, at least."""
+"""A step is examined closely if the difference of means exceeds the limit for a step times this."""
 LEAST, LATE = 10, 2
-"""A step is judged by at least so many pieces on each side; one in the last pieces of a block waits for the next."""
+"""A step is judged by at least ``LEAST`` pieces on each side.  A step in the last ``LATE`` pieces of a block is judged
+with the next block."""
 SIDE = np.int64(8)
 """Pieces on each side of a step whose medians are compared."""
 SWEPT = 4.0
-"""A window without dispersion is compared with sweeps up to the DM at which half of the groups, those of the highest
-frequencies, arrive within so many of its widths.  Where the band is wide, the other groups arrive much later."""
+"""A window without dispersion is compared with sweeps up to the DM at which the upper half of the groups arrives within
+this many of its widths.  In a wide band the lower half arrives much later."""
 FLAT = 6
-"""So many of the 8 pieces on each side of a step have its level."""
+"""At least this many of the 8 pieces on each side of a step are at the level of that side."""
 
 
 @njit(**JIT)
@@ -38,7 +41,7 @@ def sum_between(values, first, last):
 
 @njit(**JIT)
 def strongest(y, widths, threshold, band, found, count):
-    """Windows of a series that reach the threshold: for each power of two the peaks, in steps of half a window.
+    """Find windows of a series that reach the threshold: peaks for widths of powers of two, in steps of half a width.
 
     ``found[k]`` gets (S/N, middle, width, band); returns the new number, at most ``len(found)``.
     """
@@ -79,9 +82,9 @@ def strongest(y, widths, threshold, band, found, count):
 def detect(series, used, bands, thresholds, first, last, widths, y, sums, found):
     """Find windows in the sums of bands of groups; ``used[j]`` is the number of good channels of a group.
 
-    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y``, which holds as many,
-    and ``sums``, one row longer than the groups and with zeros in the first, are scratch memory of float32:
-    ``numpy.zeros`` takes long to compile.
+    ``bands[b]`` are (first group, last + 1).  Only samples ``first : last`` are examined.  ``y`` and ``sums`` are
+    scratch memory of float32 for these samples, since ``numpy.zeros`` takes long to compile.  ``sums`` has one row more
+    than there are groups, and zeros in the first row.
     """
     n = last - first
     G = len(series)
@@ -130,7 +133,7 @@ def sum_of(prefix, used, low, high, phase, sweep, at, w):
 
 @njit(**JIT)
 def highest(prefix, used, low, high, phase, sweep, begin, end, w):
-    """Largest `sum_of` for windows that begin between ``begin`` and ``end``, in steps of a quarter; with its place."""
+    """Largest `sum_of` for windows that begin from ``begin`` to ``end``, in steps of a quarter of ``w``; its place."""
     best, place = -np.inf, begin
     for at in range(begin, end + 1, max(1, w // 4)):
         s = sum_of(prefix, used, low, high, phase, sweep, at, w)
@@ -189,9 +192,10 @@ def climb(prefix, used, low, high, phase, sweep, place, width):
 def is_impulse(prefix, used, low, high, phase, unit, whole_dm, part_dm, margin, middle, w, most, out):
     """Whether a window in the groups ``low : high`` is stronger without dispersion than with any.
 
-    The square of its S/N is higher by more than ``margin`` then.  ``unit`` is the sweep of the whole band for a DM of
-    1, in samples.  Dispersed sums are those of the whole band from ``whole_dm`` on and of the groups alone from
-    ``part_dm`` on.  ``out`` gets the first sample and the width of the window without dispersion.
+    This is so if the square of its S/N is higher by more than ``margin``.  ``unit`` is the sweep of the whole band for
+    a DM of 1, in samples.  It is compared with dispersed sums of the whole band at DMs from ``whole_dm`` on, and of the
+    groups ``low : high`` at DMs from ``part_dm`` on.  ``out`` gets the first sample and the width of the window without
+    dispersion.
     """
     G = len(used)
     near = (w, (3 * w) // 4, w // 2, w + w // 2)
@@ -224,7 +228,7 @@ def is_impulse(prefix, used, low, high, phase, unit, whole_dm, part_dm, margin, 
 
 @njit(**JIT)
 def put(out, k, a, z, low, high):
-    """``out[k] = a, z, low, high``, which takes numba a second to compile."""
+    """``out[k] = a, z, low, high``: numba takes a second to compile this assignment of a tuple."""
     out[k, 0], out[k, 1], out[k, 2], out[k, 3] = a, z, low, high
 
 
@@ -269,7 +273,7 @@ def remove(
         if impulse and z > a:
             if 2 * (high - low) >= G:
                 low, high = 0, G
-            else:  # the groups beside it that show the same
+            else:  # extend the impulse to neighbouring groups that show it too
                 inner, outer = max(0, out[0]), min(n, out[0] + out[1])
                 root = math.sqrt(max(1, outer - inner))
                 while low > 0 and prefix[low - 1, outer] - prefix[low - 1, inner] > 2.5 * root:
@@ -296,7 +300,7 @@ def change(means, p, size, later):
 
 
 def changes(series, used, bands, piece, context, count, error, each):
-    """Whether there may be a step of the level: `find_step`, which takes longer, is needed then only.
+    """Whether there may be a step of the level, so that the slower `find_step` is needed.
 
     ``each[j + 1]`` gets the sums by piece of the groups up to ``j``, weighted by the roots of ``used``.
     """
@@ -322,7 +326,9 @@ def changes(series, used, bands, piece, context, count, error, each):
 
 @njit(**JIT)
 def steady(each, used, low, high, root, first, last, a, out):
-    """Means of pieces of a band, as medians over its groups: a burst with dispersion is in few of them at a time.
+    """Means of pieces of a band, from medians over its groups, which spare dispersed bursts.
+
+    A dispersed burst is in few groups at a time.
 
     ``each[j + 1] - each[j]`` are the sums of group ``j``; ``a`` is scratch memory.  ``out[first:last]`` gets the means.
     """
@@ -345,7 +351,7 @@ def median_between(values, first, last, a):
 
 @njit(**JIT)
 def is_flat(means, first, last, median, error):
-    """Whether most of 8 means are within an error of their median: the flank of a pulse is not."""
+    """Whether at least `FLAT` of 8 means are within ``error`` of their median, unlike those on the flank of a pulse."""
     count = 0
     for i in range(first, last):
         count += abs(means[i] - median) <= error
@@ -354,11 +360,11 @@ def is_flat(means, first, last, median, error):
 
 @njit(**JIT)
 def lasts(means, p, size, later, jump, error, a):
-    """Whether the level changes at piece ``p`` by about a jump, at once, and by half of it also further from ``p``.
+    """Whether the level changes at piece ``p`` by about ``jump``, at once, and lasts.
 
-    ``size`` and ``later``, from `LEAST` to 16, are the numbers of pieces before and after.  Levels close to ``p`` are
-    medians of 8 pieces, which are flat, and those further away of the others, less what the slope makes of them.
-    ``error`` is that of the mean of a piece.
+    ``size`` and ``later``, from `LEAST` to 16, are the numbers of pieces before and after ``p``.  The levels close to
+    ``p`` are medians of 8 pieces, which have to be flat.  The levels farther away are medians of the other pieces; they
+    have to differ by half of the jump as well, besides any slope.  ``error`` is that of the mean of a piece.
     """
     sign = 1.0 if jump > 0 else -1.0
     rise = abs(jump)
@@ -375,9 +381,10 @@ def lasts(means, p, size, later, jump, error, a):
 
 @njit(**JIT)
 def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
-    """The median over the groups of a band of their jumps, each between the medians of its pieces before and after.
+    """The median of the jumps of the groups of a band; each is the difference of medians of pieces after and before.
 
-    A burst with dispersion is in each group for a short time only.  Arguments are those of `steady` and `lasts`.
+    Dispersed bursts do not count, since they are in each group for a short time only.  For the arguments, see `steady`
+    and `lasts`.
     """
     n = 0
     for j in range(low, high):
@@ -394,7 +401,7 @@ def jump_of_groups(each, used, low, high, root, p, size, later, a, groups):
 
 @njit(**JIT)
 def is_dispersed(series, used, at, piece, y):
-    """Whether the first and the last third of the groups step near a sample, the last one later: the edge of a pulse.
+    """Whether a step near a sample is the edge of a dispersed pulse: it comes later in the last third of the groups.
 
     The time of a step of ``jump`` sigma in a series is known to some 10 times ``1 / jump**2`` samples.  ``y`` is memory
     for the samples.
@@ -436,22 +443,22 @@ def is_dispersed(series, used, at, piece, y):
 
 @njit(**JIT)
 def find_step(series, used, bands, each, piece, context, count, error, steep, work, out):
-    """The strongest step of the level in a band of groups, if there is one; whether there is one.
+    """Find the strongest step of the level in a band of groups; return whether there is one.
 
-    A step is a difference of the medians of up to 16 piece means before and after that is ``error`` times its standard
-    error, most of which happens at once: the means of two pieces on both sides differ by ``steep`` times as much, and
-    by 5 standard errors more than on a slope.  It `lasts`, and most groups of the band show it, at the same time (see
-    `is_dispersed`).
+    At a step, the medians of up to 16 piece means before and after it differ by at least ``error`` standard errors.
+    Most of this difference happens at once: the means of two pieces on both sides differ by ``steep`` times as much,
+    and by 5 standard errors more than on a slope.  The step `lasts`, and most groups of the band show it, at the same
+    time (see `is_dispersed`).
 
     Parameters
     ----------
     series : array of float32, shape (groups, samples)
         In units of their noise.
     each : array of float64, shape (groups + 1, pieces)
-        What `changes` made of them.
+        Sums by piece, as `changes` has set them.
     context, count : int
-        Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them: too few
-        samples after these were known before.
+        Steps are sought at samples ``context : context + count``, and in the last `LATE` pieces before them, after
+        which too few samples were known in the block before.
     work : tuple of arrays of float64
         Scratch memory for two values for each piece, for the samples of a series, for 16 values, for the groups.
     out : array of int64, shape (2,)

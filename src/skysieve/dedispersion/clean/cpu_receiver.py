@@ -17,15 +17,16 @@ from .cpu_missing import SPREAD, four_numbers, random_part
 
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8
-"""A channel is compared with the median of so many channels on each side."""
+"""A channel is compared with the median of this many channels on each side."""
 WHOLE = 1.5 * 2.0**52
-"""A number of this size has no fraction."""
+"""Float64 numbers of this size have no fraction: adding and subtracting it rounds to whole numbers."""
 SAMPLED = 49
-"""What all channels have in common is the median of so many of them."""
+"""The signal that all channels have in common is the median of this many channels."""
 LIT = 3.0
-"""Standard errors from which on a cell may be part of a track."""
+"""A cell may be part of a track if it is high by this many standard errors."""
 TRACK, LEAST_TRACK, STEEP = 8, 8, 2
-"""A track fills one in so many channels, and at least so many; pieces by which it moves from channel to channel."""
+"""A track needs points for 1 / ``TRACK`` of the channels, and for at least ``LEAST_TRACK``.  From one channel to the
+next it moves by up to ``STEEP`` pieces."""
 
 CELL_STEPS, SERIES_STEPS = 6.0, 1.0
 """Steps of Python's interpreter (see `jit.STEP_SECONDS`) for a cell, and for a sample of a group."""
@@ -143,7 +144,7 @@ def neighbours(n):
 
 
 def compiled(kernel, steps):
-    """Return a kernel as it is: what `judge_cells` takes for ``how`` (see `jit.interpreted_if_small`)."""
+    """Return a kernel unchanged: the default of ``how`` in `judge_cells` (see `jit.interpreted_if_small`)."""
     return kernel
 
 
@@ -166,9 +167,9 @@ def piece_moments(total, square, lag, counts):
 
 
 def level_of(total, square, lag, counts):
-    """Mean and variance by piece; level, sigma by channel: medians over the pieces; and autocorrelation by channel.
+    """Mean and variance of each piece; level, sigma and lag-1 autocorrelation of each channel.
 
-    The lag-1 autocorrelation is 0 on average for white noise.
+    Level and sigma are medians over the pieces.  The autocorrelation is 0 on average for white noise.
     """
     mean, var, fair, rho = piece_moments(total, square, lag, counts)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
@@ -181,9 +182,9 @@ def find_tracks(lit, score):
 
     A dispersed pulse lights neighbouring channels at the same or at successive times; a narrow-band signal does not.
     A track goes from each channel to the next one, and stays in its piece or goes to one of the `STEEP` pieces after
-    it.  It has one point for each lit cell, less one for each other cell, and needs as many as an eighth of the
-    channels.  One that begins in the first piece, or ends in the last, goes on in another block: it needs points for a
-    thirty-second part.  ``score`` is scratch memory of the shape of ``lit``.
+    it.  It gains a point for each lit cell and loses one for each other cell.  It needs as many points as an eighth of
+    the channels.  A track that begins in the first piece, or ends in the last, continues in another block, and needs
+    points for a thirty-second of the channels.  ``score`` is scratch memory of the shape of ``lit``.
     """
     P, n = lit.shape
     need = max(LEAST_TRACK, n // TRACK)
@@ -216,7 +217,7 @@ def find_tracks(lit, score):
 def score_cells(mean, var, counts, level, sigma, where):
     """Standard errors of mean and variance of each cell of the channels ``where``.
 
-    The mean is that about what all channels have in common.
+    The mean is taken relative to the signal that all channels have in common.
     """
     z = (mean[:, where] - level[where]) / sigma[where]
     n = z.shape[1]
@@ -230,10 +231,11 @@ def score_cells(mean, var, counts, level, sigma, where):
 def judge_cells(mean, var, counts, level, sigma, live, limit, cells, how=compiled):
     """Find cells (piece, channel) with too high a mean, or too large a variance; returns statistics of channels.
 
-    The first is the mean square of the piece means about what all channels have in common, and the second that of the
-    piece variances, both 1 for white noise.  A cell counts from ``limit`` standard errors on, with the pieces
-    beside it, unless it is on a track of cells above `LIT` (see `find_tracks`): these show a pulse of the sky, or an
-    impulse.  Where they are a quarter of the pieces at most, the statistics do without them.
+    The first statistic is the mean square of the piece means, relative to the signal that all channels have in common;
+    the second is that of the piece variances.  Both are 1 for white noise.  A cell counts if it exceeds ``limit``
+    standard errors, together with the pieces beside it, unless it is on a track of cells above `LIT` (`find_tracks`),
+    which shows a pulse from the sky or an impulse.  The statistics leave out the cells on tracks if these are at most a
+    quarter of the pieces.
     """
     where: slice | np.ndarray = slice(None) if live.all() else np.flatnonzero(live)
     z, u = score_cells(mean, var, counts, level, sigma, where)
@@ -260,9 +262,9 @@ def judge_cells(mean, var, counts, level, sigma, live, limit, cells, how=compile
 
 
 def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, bad):
-    """Channels whose noise differs from that of their neighbours, or that have too many cells.
+    """Find channels whose noise differs from that of their neighbours, or that have too many bad cells.
 
-    They differ by autocorrelation, by slow or intermittent changes, or by a larger sigma.
+    The noise can differ in its autocorrelation, in slow or intermittent changes, or by a larger sigma.
     """
     nearby = around(rho, live)
     off = rho - nearby
@@ -281,7 +283,7 @@ def judge_channels(samples, pieces, sigma, rho, slow, burst, cells, live, most, 
 
 def group_sizes(power, cells, edges):
     """By piece and group, the root of the sum of ``power`` over the channels of the group that are not in cells."""
-    some = cells if cells.any() else cells[:1]  # all pieces have the same
+    some = cells if cells.any() else cells[:1]  # without cells, all pieces have the same sums
     values = np.zeros((len(some), len(power) + 1))  # the last one is for groups of fewer channels than others
     values[:, :-1] = np.where(some, 0.0, power)
     at = edges[:-1] + np.arange(np.diff(edges).max())[:, None]
@@ -472,7 +474,7 @@ def level_beside(rows, first, piece, a, out):
 
 @njit(**JIT)
 def rescale(row, factor, offset, low, high, whole):
-    """``row = row * factor - offset``, rounded to whole numbers by adding and taking off `WHOLE`."""
+    """``row = row * factor - offset``, rounded to whole numbers by adding and subtracting `WHOLE`."""
     if not whole:
         for c in range(len(row)):
             row[c] = row[c] * factor[c] - offset[c]

@@ -1,10 +1,10 @@
-"""Dropped data: stretches of equal samples that noise does not have.
+"""Dropped data: runs of equal samples that are too long for noise.
 
 A receiver or a writer that loses data leaves zeros, or repeats a value.  Noise of a few bits has short runs of equal
-samples too, so that length alone does not decide.  Let ``Q`` be the fraction of a channel's neighbouring samples that
-are equal.  Then ``n`` equal pairs in a row have the probability ``Q**n``, and a run counts as dropped if chance makes
-it less than once in a million files of the same size.  If the samples of many channels are equal at the same time, they
-are tested together, by Hoeffding's bound on the number of successes.
+samples too, so that no fixed length separates the two.  Let ``Q`` be the fraction of a channel's neighbouring samples
+that are equal.  Then ``n`` equal pairs in a row have the probability ``Q**n``, and a run counts as dropped if chance
+makes it less than once in a million files of the same size.  If the samples of many channels are equal at the same
+time, they are tested together, by Hoeffding's bound on the number of successes.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ if TYPE_CHECKING:
 __all__ = ["Suspicious", "Watch", "find_dropped"]
 
 MARGIN = 14.0
-"""Natural logarithm of the number of files in which chance makes one dropout."""
+"""Natural logarithm of the number of files in which chance produces one false dropout."""
 STRANGE = 8.0
 """The same for a single pair of spectra, which may be part of a dropout of several."""
 PROBE_SECONDS, MOST_STRIDE = 1.5e-3, 16
-"""Distance of the pairs of spectra that are compared, at most, in seconds and in samples; a dropout of all channels
-that is found for sure is one sample longer."""
+"""Largest distance between the pairs of spectra that are compared, in seconds and in samples.  A dropout of all
+channels is certainly found if it is at least one sample longer."""
 SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
 SPLIT = 2**23
-"""Bytes from which several threads share a piece."""
+"""Number of bytes from which on several threads share a piece."""
 ROUNDS = 3
-"""Searches for long runs: each leaves the runs that the one before found out of the channels' statistics."""
+"""Number of searches for long runs.  Each excludes the runs that earlier searches found from the statistics of the
+channels."""
 FEW = 0.25
-"""In units of the square root of the number of channels: fewer channels than this have no dropout in common."""
+"""Fewest channels that can share a dropout, in units of the square root of the number of channels."""
 COARSE = 15
-"""Largest sample of coarse data, in which interference makes a channel constant for a while: few channels alone never
-count as dropped."""
+"""Largest sample of coarse data.  In coarse data interference can make a channel constant for a while, so that a run in
+few channels never counts as dropped."""
 CLIPPED = 0.5
-"""Seconds for which few channels must be at an end of their range to be dropped data, since interference does the
-same."""
+"""Seconds for which few channels must stay at an end of their range to count as dropped data, since interference can
+hold them there, too."""
 MOST_SLACK = 512
 """Samples by which chance may move the edge of a run, at most."""
 ISLAND = 2
@@ -55,17 +56,17 @@ ISLAND = 2
 SHORT = 8
 """Equal pairs in a row up to which runs are counted with operations on whole arrays."""
 RUN_VALUES = 2**18
-"""Values of which longer runs are counted at a time, to bound the memory."""
+"""Number of values in which longer runs are counted at a time, to bound the memory."""
 NEVER = 2**62
 """A length that no run reaches."""
 NO_RECTANGLES: NDArray[np.int64] = np.empty((0, 4), np.int64)
 
 
 CountRuns = Callable[[int, int, int, int], tuple["NDArray[np.int32]", "NDArray[np.int32]"]]
-"""``count(per, first, stride, pairs)``: of the pairs of samples (t, t + 1) at ``t = first + i * stride`` of units of
-``per`` neighbouring rows, how many are equal in a unit before the first and after the last that differ, the longest run
-of equal pairs between these, and the number of equal pairs, shape (units, 4); and by pair the number of units in which
-it is equal."""
+"""``count(per, first, stride, pairs)`` compares the pairs of samples (t, t + 1) at ``t = first + i * stride`` in units
+of ``per`` neighbouring rows.  The first array has the shape (units, 4): the number of equal pairs before the first pair
+that differs and after the last one, the longest run of equal pairs between these, and the number of equal pairs.  The
+second array has, for each pair, the number of units in which it is equal."""
 
 
 class Suspicious(Exception):
@@ -73,7 +74,7 @@ class Suspicious(Exception):
 
 
 class Watch:
-    """A quick test of samples while they are read, once each and in order: may there be dropped data?
+    """A quick test for possible dropped data, which examines samples once and in order while they are read.
 
     It compares one pair of neighbouring spectra every 1.5 ms, or every 16 samples if that is less.  Bytes that hold
     several samples are compared as bytes.
@@ -181,7 +182,7 @@ class Watch:
         self._many.append(many)
         self.probes += pairs
         self.at = stop
-        waits = stop < self.nsamp and (stop - 1) % self.stride == 0  # for the next sample
+        waits = stop < self.nsamp and (stop - 1) % self.stride == 0  # the last pair needs the next sample
         self._last = spectrum(stop - 1)[0].copy() if waits else None
         if not self.quiet and self.suspicious():
             raise Suspicious
@@ -220,12 +221,13 @@ class Watch:
 def _count_runs(
     same: NDArray[np.bool_], run: NDArray[np.int32], longest: NDArray[np.int32], equal: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Take what is equal in the next pairs, shape (pairs, channels); the number of equal channels of each pair.
+    """Update counts of equal pairs with ``same``, which tells where the next pairs are equal, shape (pairs, channels).
 
     ``run`` counts the equal pairs of the run that is open, ``longest`` those of the longest run that has ended, and
-    ``equal`` all equal pairs.  NumPy is fast enough, and a search on a GPU need not load numba.
+    ``equal`` all equal pairs.  Returns the number of equal channels of each pair.  This is done with NumPy, which is
+    fast enough, so that a search on a GPU need not load numba.
     """
-    for at in range(0, len(same), 255):  # sums of bytes
+    for at in range(0, len(same), 255):  # sums of up to 255 pairs fit bytes
         equal += np.add.reduce(same[at : at + 255].view(np.uint8), axis=0, dtype=np.uint8)
     hard = same[-1] | (run > 0)  # runs that are open
     inside = same  # whether ``length`` pairs in a row are equal
@@ -294,7 +296,7 @@ def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: 
 
 
 def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
-    """Stretches of dropped data.
+    """Find dropped data: runs of equal samples that are too long for noise.
 
     Parameters
     ----------
@@ -341,7 +343,7 @@ def _find(fb: Filterbank) -> NDArray[np.int64]:
 
 
 def top_bits(fb: Filterbank) -> int:
-    """Bits of the largest value of samples; for floats those of NaN, which `Cleaned` replaces."""
+    """Bits of the largest value of samples; for floats the bits of NaN, which `Cleaned` replaces."""
     return top_value(fb.dtype, fb.maximum)
 
 
@@ -363,7 +365,7 @@ def _pieces(fb: Filterbank) -> Any:
 
 
 def _count(fb: Filterbank, top: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Equal pairs of each channel; by pair, equal channels that are not at the top; the number of pairs."""
+    """Equal pairs of each channel; equal channels of each pair, except at the largest value; the number of pairs."""
     from . import cpu_dropouts
 
     equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp, np.int32)
@@ -475,8 +477,8 @@ def rectangles_of(
     Parameters
     ----------
     runs : numpy.ndarray of int64, shape (n, 4)
-        Channel, first sample, last + 1, whether the value is at the top or the bottom; -1 there marks a run that is
-        known to be dropped.
+        Channel, first sample, last + 1, and whether the value is at the top or the bottom of the range.  -1 in the last
+        column marks a run that is known to be dropped.
     odd : numpy.ndarray
         ``-ln Q`` of each channel.
     coarse : bool
@@ -524,7 +526,7 @@ def _common(edges: NDArray[np.int64]) -> dict[int, int]:
 
 
 def _snap(edges: dict[int, int], own: int, far: int, down: bool) -> int:
-    """Of the edges from a channel's ``own`` to ``far``, a little inside, the one that most channels share."""
+    """The edge that most channels share among those from a channel's ``own`` to ``far``, a little inside its run."""
     best = own
     for at in range(own, far - 1, -1) if down else range(own, far + 1):
         if edges.get(at, 0) > edges.get(best, 0):

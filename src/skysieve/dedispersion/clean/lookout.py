@@ -1,8 +1,8 @@
 """Dropped data in a stream: stretches of equal samples, found while samples arrive.
 
 The test is that of `dropouts`: a run of equal samples counts if chance makes it less than once in a million hours.  The
-fraction of equal pairs of a channel is taken from its latest noise blocks without the runs that were found, and in the
-first block from that block itself.
+fraction of equal pairs of a channel is taken from its latest noise blocks, except the runs that were found.  In the
+first block it is taken from that block itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Lookout"]
 PIECE_SECONDS, LEAST_PIECE, MOST_PIECE = 0.016, 16, 120
 """Length of the pieces in which samples are examined: seconds, and the limits in samples."""
 LEAST_HELD = 256
-"""A run may hold back at least so many samples until it is known whether it is dropped data."""
+"""A run may hold back at least this many samples until it is known whether it is dropped data."""
 FORGET = 0.5
 """Weight of earlier blocks in the statistics, relative to the next one."""
 HOUR = 3600.0
@@ -106,7 +106,7 @@ class Lookout:
         Returns
         -------
         numpy.ndarray of int64, shape (n, 4)
-            Rectangles of dropped data, none before the old value of ``free``, which then increases.
+            Rectangles of dropped data, none of which begins before the old value of ``free``; ``free`` then increases.
         """
         rows = bits_of(rows)
         at, end = self.at, self.at + len(rows)
@@ -150,7 +150,10 @@ class Lookout:
     def _runs(
         self, rows: NDArray[Any], gone: NDArray[np.bool_], need: NDArray[np.int64], live: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Runs that are too long; by channel equal pairs and pairs; by sample equal channels; starts of open runs."""
+        """Runs that are too long, and counts of equal samples.
+
+        The counts are: equal pairs and pairs of each channel; equal channels at each sample; starts of open runs.
+        """
         from . import cpu_lookout
 
         n = len(rows)
@@ -216,7 +219,7 @@ class Lookout:
         continued = (self._dropped[runs[:, 0]] == self.at) & (runs[:, 1] < self.at)
         runs[continued, 3] = -1
         shared = self._shared(rows, runs, many)
-        if (runs[:, 2] == end).all() and not len(shared):  # none has ended: no edge can move
+        if (runs[:, 2] == end).all() and not len(shared):  # no run has ended: no edge can move
             old, runs = runs[continued], runs[~continued]
         else:
             old = runs[:0]

@@ -36,8 +36,8 @@ class Mask(ByValue):
     cells : numpy.ndarray of bool, shape (nchan, nblocks)
         True where masked; the rows are those of a `Filterbank`, in falling order of frequency.
     block : int
-        Samples of a block; block ``i`` begins at sample ``i * block``.  Samples after the last block are masked as it
-        is.
+        Samples of a block; block ``i`` begins at sample ``i * block``.  Samples after the last block have the mask of
+        the last block.
 
     Examples
     --------
@@ -89,17 +89,17 @@ class Mask(ByValue):
         return 1 - float(self.cells[:, :count].mean(axis=0) @ samples) / nsamp
 
     def at(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Cells of the blocks with some numbers, shape (nchan, len(blocks)); those after the last equal the last."""
+        """Cells of the given blocks, shape (nchan, len(blocks)); blocks after the last have the mask of the last."""
         return self.cells[:, np.minimum(blocks, self.cells.shape[1] - 1)]
 
     def union(self, other: Mask) -> Mask:
-        """A mask of the cells that either of the two masks, with the shorter of their blocks.
+        """A mask of the cells that either of two masks covers, with the shorter of the two block lengths.
 
-        The length of the shorter blocks must divide that of the longer, unless that mask has one block only.
+        The shorter length must divide the longer one, unless the mask with the longer blocks has one block only.
         """
         small, large = sorted((self, other), key=lambda m: m.block)
         if large.cells.shape[1] > 1 and large.block % small.block:
-            raise ValueError(f"blocks of {small.block} and {large.block} samples do not go together")
+            raise ValueError(f"blocks of {small.block} and {large.block} samples: one must be a multiple of the other")
         count = max(small.cells.shape[1], large.cells.shape[1] * (large.block // small.block))
         count = small.cells.shape[1] if large.cells.shape[1] == 1 else count
         numbers = np.arange(count)
@@ -117,23 +117,25 @@ def check_mask(mask: Any, fb: Filterbank) -> None:
 class Cleaned:
     """A `contract.Source`: a filterbank in which masked cells and values that are not finite are replaced.
 
-    A masked cell takes the mean of its channel over the last block before it that is not masked, or, without one, over
-    the first one after it; it is rounded for integers, and 0 for a channel that is masked throughout.  A NaN or
-    infinity takes the mean of the finite values of its channel in its block of ``block`` samples, or 0 without any.
-    The replacement depends on the number of the sample only, not on the ranges in which data are read.
+    A masked cell takes the mean of its channel over the last block before it that is not masked or, if there is none,
+    over the first such block after it.  The mean is rounded for integers, and is 0 for a channel that is masked
+    throughout.  A NaN or infinity takes the mean of the finite values of its channel in its block of ``block`` samples,
+    or 0 if there are none.  The replacement depends on the number of the sample only, not on the ranges in which data
+    are read.
 
     Parameters
     ----------
     fb : Filterbank
     mask : Mask, optional
     block : int
-        Samples of a block for values that are not finite.
+        Samples of a block from which values that are not finite are replaced.
     watch : Watch, optional
         Gets the samples that are read, to look for dropped data.
     cleaner : callable, optional
-        ``cleaner(runtime, samples)`` makes what cleans samples on a GPU after they are loaded, up to so many at a time.
+        ``cleaner(runtime, samples)`` returns a `DeviceCleaner`, which cleans samples on a GPU after they are loaded, up
+        to ``samples`` at a time.
     gpu : bool
-        Whether an engine on a GPU reads the samples: then integers are watched there, by `look`.
+        Whether an engine on a GPU reads the samples: then integers are examined on the GPU, by `look`.
     kernels : sequence
         Arguments of `Runtime.module` for the kernels of a later ``cleaner``, which an engine compiles with its own.
     """
@@ -203,7 +205,7 @@ class Cleaned:
         return self.fb.takes_room and (self.watch is None or self.looks)
 
     def look(self, runs: CountRuns, start: int, stop: int) -> None:
-        """Look for dropped data in samples ``start : stop``, which an engine has on a GPU: ``runs`` counts there.
+        """Look for dropped data in samples ``start : stop``, which an engine holds on a GPU; ``runs`` counts there.
 
         Raises
         ------

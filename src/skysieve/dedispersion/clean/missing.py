@@ -1,4 +1,4 @@
-"""Missing samples: which they are, how they are replaced, and which events they invalidate."""
+"""Missing samples: their description, their replacement, and the events that they invalidate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Losses"]
 LEAST_LIVE = 0.5
 """Least fraction of a window's samples that must be present for it to be an event."""
 ENOUGH = 4
-"""Mean and sigma of a channel are taken from a block if at least one in so many of its samples is present."""
+"""Mean and sigma of a channel are taken from a block if at least 1 / ``ENOUGH`` of its samples are present."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ class Filler:
     """Replaces missing samples by noise of the right level and sigma, block after block.
 
     The noise of a missing sample has the mean and sigma of its channel in the last block before its own of which a
-    quarter is present; in the first such block, those of that block itself.  It depends on sample numbers and data, not
-    on the amounts in which samples arrive.
+    quarter is present.  In the first such block they are taken from that block itself.  The noise depends on sample
+    numbers and data, not on the amounts in which samples arrive.
 
     The level of a channel is not known before a quarter of a block is present.  Until the end of that block the channel
     is hidden: its samples are 0, so that the change of level is at the edge of a block.
@@ -125,8 +125,8 @@ class Filler:
     def end_block(self, last: bool = False) -> bool:
         """End a block: use its mean and sigma for the next.
 
-        If the data end here (``last``), a first block uses as few samples as it has.  Returns whether levels of
-        channels have become known later than those of others.
+        If the data end here (``last``), a first block uses the samples that it has, however few.  Returns True if the
+        levels of some channels have become known later than the levels of others.
         """
         new = self._count * ENOUGH >= self.block
         if last and not self.ready:
@@ -259,11 +259,11 @@ def kept_events(
     made: Sequence[Tabled], raw: Sequence[NDArray[np.float64]], boxes: Sequence[int], losses: Losses, block: int,
     joins: Sequence[int], looked: Sequence[Detection],
 ) -> list[NDArray[np.float64]]:  # fmt: skip
-    """Events of which at least half of the samples are present, without those in noise blocks before the start.
+    """Events of which at least half of the samples are present, except events in noise blocks before the start.
 
-    If the levels of channels become known at a sample, the level of a series changes while their delays pass that
-    sample.  Noise blocks with such a change have no events either, nor has a short last block that takes its noise from
-    one of them.
+    If the levels of some channels become known at a sample, the level of a series changes while the delays of these
+    channels pass that sample.  Events in noise blocks with such a change are removed too, as are events in a short last
+    block that takes its noise from such a block.
     """
     if not (len(losses.rects) or losses.start or len(joins)):
         return list(raw)

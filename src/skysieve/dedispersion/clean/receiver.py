@@ -1,7 +1,8 @@
-"""Samples of a real receiver, cleaned block by block: bad channels, narrow-band signals, impulses.
+"""Cleaning of samples, block by block: bad channels, narrow-band signals, impulses, steps of the gain.
 
-Blocks begin at fixed sample numbers, and what is done to one depends on it and on earlier blocks only, so that files
-and streams are cleaned with the same result, whatever the amounts in which samples are read or arrive.
+Blocks begin at fixed sample numbers, and the cleaning of a block depends only on this block, a few samples after it,
+and earlier blocks.  Therefore files and streams are cleaned with the same result, whatever the amounts in which samples
+are read or arrive.
 """
 
 from __future__ import annotations
@@ -75,76 +76,86 @@ class Step:
 
 StepName = Literal["gain", "channels", "cells", "impulses"]
 CLEANING: dict[StepName, Step] = {
-    "gain": Step("steps of the gain, of the band or of parts of it, are undone"),
-    "channels": Step("bad channels are left out, by autocorrelation, slow or intermittent changes, and sigma"),
+    "gain": Step("steps of the gain, in all or part of the band, are undone"),
+    "channels": Step(
+        "bad channels are left out; they are found by autocorrelation, slow or intermittent changes, and sigma"
+    ),
     "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
-    "impulses": Step("pulses that are stronger without dispersion than with any are replaced by noise, radar too"),
+    "impulses": Step(
+        "pulses that are stronger without dispersion than with any, including radar, are replaced by noise"
+    ),
 }
 """Steps of the cleaning, in the order in which they are done."""
 
 PIECE_SECONDS, LEAST_PIECE, MOST_PIECE = 0.016, 16, 512
-"""Length of the pieces of which statistics are taken: seconds, and the limits in samples."""
+"""Length of the pieces from which statistics are computed: in seconds, and its limits in samples."""
 PIECES = 32
 """Pieces of a block."""
 LEAST_PIECES = 8
-"""A last block of fewer pieces is cleaned as the one before it."""
+"""A last block of fewer pieces is cleaned with the statistics of the block before it."""
 LEAST_CHANNELS = 16
 """Data of fewer channels are not cleaned: there is too little to compare."""
 LIMIT, BRIGHT = 7.0, 90.0
-"""A cell counts from so many standard errors on; and a burst of this S/N over the whole band has no cells."""
+"""A cell is bad from ``LIMIT`` standard errors on.  With few channels the limit is higher, so that a burst of S/N
+``BRIGHT`` in the whole band has no bad cells."""
 MOST_CELLS = 0.3
 """Fraction of bad cells from which a channel is bad."""
 MOST_GROUPS, LEAST_GROUP = 32, 16
 """Most groups of channels, and fewest channels of a group of more than `FEW_GROUPS`."""
 FEW_GROUPS, SMALL_GROUP = 8, 4
-"""Groups of data of few channels, and the fewest channels of such a group: radar fills a small part of the band."""
+"""Number of groups in data of few channels, and the fewest channels of such a group: the groups are small, since radar
+fills a small part of the band."""
 LEAST_SNR, HARM = 5.5, 4.5
 """Least S/N of an impulse in its own band, and in the whole band."""
 WHOLE_DM, PART_DM = 3.0, 10.0
-"""An impulse is compared with bursts of the whole band of at least this DM, and with those of a part of the band."""
+"""Lowest DM of the bursts with which an impulse is compared: bursts in the whole band, and bursts in a part of it."""
 MARGIN = 9.0
-"""What the square of its S/N without dispersion exceeds that with dispersion by, at least."""
+"""The square of the S/N of an impulse without dispersion exceeds that with dispersion by at least this."""
 REACH = 2
-"""The baseline of the groups is a median of so many pieces on each side: it spares impulses of the widest window that
-is sought, of two pieces, and follows bumps of the level that are longer."""
+"""The baseline of the groups is a running median with this many pieces on each side.  It does not follow impulses as
+wide as the widest window of the search, of two pieces, but does follow longer bumps of the level."""
 STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
-"""A step of the gain in standard errors, and the part of it that happens at once, at least; most steps in a block."""
+"""Smallest step of the gain in standard errors, smallest fraction of it that happens at once, and largest number of
+steps in a block."""
 STEP_BANDS = 1 + 3 + 7
 """Bands in which steps are sought: the widest ones."""
 WIDE_BANDS = 1 + 3
 """Bands of these that have half of the channels or more."""
 LEAST_FIT = 4
-"""Pieces on each side of a step, from which a drift is fitted: a line, or a cubic from twice as many."""
+"""Fewest pieces on each side of a step to which a drift is fitted: a line, or a cubic with twice as many pieces."""
 NOISE_SHARE, NOISE_ERROR = 2.0, 2.5
 """The logarithms of the changes of noise and level at a step of the gain differ by less than this factor (in unsigned
 samples), and that of the noise is more than this many times its error."""
 IMPULSIVE = 4.0
-"""Standard deviations of the sum of the band's differences, from which on they are no noise."""
+"""Differences of neighbouring samples do not count as noise if their sum over the band is larger than this many
+standard deviations."""
 RESTORED = 4.0
-"""Errors of the change of the noise, where the gain is known from it, within which the first gain is restored."""
+"""A gain that is estimated from the noise, and is within this many errors of the gain at the beginning, is set to the
+gain at the beginning."""
 DRIFTED = 2.0
 """Standard errors from which on a drift counts."""
 SAME = 0.02
-"""In sigma of a channel: steps after which the gain is within this of that at the beginning restore it exactly."""
+"""If a step brings the gain back to that at the beginning, within this many sigma of a channel, that gain is restored
+exactly."""
 AHEAD = 8
 """Pieces after a block that are examined with it."""
 ROUNDS, MOST_FOUND = 4, 512
 KEPT = 2
-"""Blocks that a reader holds: an engine reads a few samples again when it moves on."""
+"""Number of blocks that a reader holds, since an engine reads a few samples again for each chunk."""
 MOMENT_STEPS, DETECT_STEPS, JUDGE_STEPS = 5.0, 2.0, 500.0
 """Steps of Python's interpreter for a sample, for a sample of a band, and for a group of an impulse."""
 WORTH = {"remove": 4.0, "find_step": 8.0}
-"""Time of compiling functions that few data need, in `jit.INTERPRETED_SECONDS`."""
+"""Compile time of functions that few data need, in units of `jit.INTERPRETED_SECONDS`."""
 FEW = 2**20
-"""Values (samples times channels) up to which data are few: the interpreter cleans them before code is compiled."""
+"""Up to this number of values (samples times channels) the interpreter cleans the data before code is compiled."""
 
 
 Clean = bool | StepName | Sequence[StepName] | None
-"""What `cleaning_steps` takes."""
+"""Type of the argument of `cleaning_steps`."""
 
 
 def cleaning_steps(clean: Clean) -> tuple[StepName, ...]:
-    """The names of the steps that are asked for, in their order.
+    """The names of the requested steps, in the order in which they are done.
 
     Parameters
     ----------
@@ -258,7 +269,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Level and sigma of channels; which are good, bad, constant throughout, and never constant; bad cells by piece."""
+    """Level and sigma of channels, masks of good, bad, always constant and never constant channels, and bad cells."""
 
     level: NDArray[np.float64]
     sigma: NDArray[np.float64]
@@ -271,7 +282,10 @@ class _Channels:
 
 @dataclass(frozen=True)
 class _Gain:
-    """A change of the gain of each channel from a sample of a block on; channels of few levels, packed."""
+    """A change of the gain of each channel from sample ``first`` of a block on.
+
+    ``rough`` is a packed mask of channels with few levels, whose samples are rounded at random.
+    """
 
     first: int
     factor: NDArray[np.float64]
@@ -281,7 +295,11 @@ class _Gain:
 
 @dataclass(frozen=True)
 class _Block:
-    """What was done to a block: channels and cells by piece (both packed) and windows, relative to its start; gains."""
+    """A record of the cleaning of a block.
+
+    It has masks of bad channels and of bad cells by piece (both packed), the windows of impulses relative to the start
+    of the block, and changes of the gain.
+    """
 
     start: int
     count: int
@@ -318,8 +336,8 @@ class _Block:
 class Cleaner:
     """Cleans the blocks of one observation, one after the other.
 
-    Channels that are 0 from the beginning are left as they are up to the first block in which they are never constant:
-    their data have not begun.
+    Channels that are 0 from the beginning are not changed before the first block in which they are never constant,
+    because their data have not begun.
 
     Parameters
     ----------
@@ -338,9 +356,9 @@ class Cleaner:
     given : tuple
         These arguments.
     few : bool
-        Whether a first answer need not wait for compiled code: the data are few, and the interpreter is done sooner.
+        Whether the data are so few that the interpreter finishes before code is compiled.
     waits : bool
-        Whether nothing arrives meanwhile, so that the interpreter may do what few blocks need.
+        Whether the data can wait, as those of a file can.  Then functions that few blocks need may be interpreted.
     """
 
     few = waits = False
@@ -416,7 +434,7 @@ class Cleaner:
         count : int
             Samples of the block, which are cleaned.
         writable : bool
-            Whether these may be changed in place.
+            Whether the samples of the block may be changed in place.
 
         Returns
         -------
@@ -514,19 +532,19 @@ class Cleaner:
         return _Channels(level, sigma, good, bad, still, alive, cells)
 
     def _how(self, kernel: Any, steps: float) -> Callable[..., Any]:
-        """What runs a kernel of so many steps, which each block needs."""
+        """A function that runs a kernel that each block needs; ``steps`` is its cost in steps of the interpreter."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
         return interpreted_if_small(kernel, steps) if self.few else kernel
 
     def _rarely(self, kernel: Any, steps: float) -> Callable[..., Any]:
-        """What runs a kernel of so many steps, which few blocks need."""
+        """A function that runs a kernel that few blocks need; ``steps`` is its cost in steps of the interpreter."""
         from skysieve.core.cpu.jit import interpreted_if_small
 
         return interpreted_if_small(kernel, steps, WORTH.get(kernel.__name__, 1.0)) if self.waits else kernel
 
     def _changed(self) -> bool:
-        """Whether the gain of any channel is not what it was at the beginning."""
+        """Whether the gain of any channel differs from that at the beginning."""
         return bool((self._factor != 1).any() or self._offset.any())
 
     def _regain(
@@ -570,7 +588,7 @@ class Cleaner:
         self, series: NDArray[np.float32], context: int, level: NDArray[np.float64], weights: NDArray[np.int32],
         power: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        """Let the first samples of series be those before the block, in the units of its noise."""
+        """Set the first samples of ``series`` to the samples before the block, in the units of the block's noise."""
         if self._plain is not None:
             before, past = self._plain
             shift = np.add.reduceat(np.nan_to_num((past - level) * weights), self._edges[:-1])
@@ -580,10 +598,11 @@ class Cleaner:
     def _without_steps(
         self, start: int, rows: NDArray[Any], n: int, found: _Channels, series: NDArray[np.float32], context: int
     ) -> tuple[NDArray[Any], _Channels, NDArray[np.float32], int]:
-        """Rows whose steps of the gain are undone, their channels, and what `_series` returns for them.
+        """Rows whose steps of the gain are undone, their channels, and the results of `_series` for them.
 
-        Steps are found one after the other, the strongest first; each is measured between the two beside it, of which
-        one may be after the block.  As long as there may be others close to it, it is measured close to it.
+        Steps are found one after the other, the strongest first.  Each step is measured between the steps before and
+        after it; the step after it may lie after the block.  As long as there may be more steps, only few pieces beside
+        a step are used.
         """
         strongest, places = self._find_step(series, context, n), list[tuple[int, int]]()
         if strongest is None:
@@ -619,7 +638,7 @@ class Cleaner:
         self, start: int, rows: NDArray[Any], series: NDArray[np.float32], context: int, found: _Channels,
         place: tuple[int, int], ends: tuple[int, int], reach: int,
     ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
-        """The first sample after a step of the gain, and what undoes it; None if no group shows it.
+        """The first sample after a step of the gain, and the factor and offset that undo it; None if no group shows it.
 
         Parameters
         ----------
@@ -630,7 +649,7 @@ class Cleaner:
         ends : (int, int)
             Samples of the steps before and after it; -1 for none.
         reach : int
-            Pieces on each side of which its size is measured, at most.
+            Largest number of pieces on each side from which the size of the step is measured.
         """
         from . import cpu_impulses, cpu_receiver
 
@@ -640,7 +659,7 @@ class Cleaner:
         low, high = self._bands[band]
         groups: NDArray[np.bool_] = np.zeros(len(series), bool)
         seen = np.ascontiguousarray(series[:, begin:end])
-        if band >= WIDE_BANDS:  # of this part of the band alone?
+        if band >= WIDE_BANDS:  # is the step in this part of the band alone?
             other, own = np.ascontiguousarray(self._against_rest(series, context)[:, begin:end]), np.zeros(len(series))
             cpu_impulses.group_jumps(seen, at - begin, LEAST_FIT * q, jumps, error)
             cpu_impulses.group_jumps(other, at - begin, LEAST_FIT * q, own, error)
@@ -703,7 +722,7 @@ class Cleaner:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
         """Factor and offset that undo a step of the gain, from the levels of the channels ``which``.
 
-        None if the noise, the logarithm of which changes by ``change``, does not change with them.
+        None if the noise, whose logarithm changes by ``change``, does not change with the levels.
         """
         ratio = before[which] / after[which]
         level = float(np.median(np.log(ratio)))
@@ -719,10 +738,11 @@ class Cleaner:
         self, which: NDArray[np.bool_], before: NDArray[np.float64], after: NDArray[np.float64],
         sigma: NDArray[np.float64], change: float, error: float,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:  # fmt: skip
-        """`_from_levels` where these are not proportional to the gain, as without the mean: from the noise of the band.
+        """Factor and offset that undo a step of the gain, from the noise of the band.
 
-        None if the noise does not rise with the level, or fall with it, or changes more than twofold.  Within
-        `RESTORED` errors of the gain at the beginning, that is restored.
+        This replaces `_from_levels` where the levels are not proportional to the gain, as after the mean was
+        subtracted.  None if the noise and the level do not change in the same direction, or if the noise changes more
+        than twofold.  If the gain is within `RESTORED` errors of the gain at the beginning, that gain is restored.
         """
         rise = float(np.median((before - after)[which] / sigma[which]))
         if change * rise <= 0 or abs(change) > math.log(2):
@@ -739,7 +759,7 @@ class Cleaner:
         self, series: NDArray[np.float32], members: NDArray[np.float64], at: int, pieces: tuple[int, int, int],
         past: float,
     ) -> tuple[float, float]:  # fmt: skip
-        """By how much a drift changed the levels that are measured before and after a step, in sigma.
+        """The change of the measured levels before and after a step that a drift has caused, in sigma.
 
         A step and a line, or a cubic, are fitted to the means of the pieces beside the step; each is a median over the
         groups, which spares bursts.
@@ -747,15 +767,16 @@ class Cleaner:
         Parameters
         ----------
         series : array of float32, shape (groups, samples)
-            Of the groups that show the step, in units of their noise.
+            Series of the groups that show the step, in units of their noise.
         members : numpy.ndarray
-            Channels of each of them.
+            Number of channels of each group.
         at : int
             Sample of the step.
         pieces : (int, int, int)
-            Pieces before and after it; and those before it from which the level was measured.
+            Number of pieces before the step, after it, and before it from which the level was measured.
         past : float
-            The level before it, if it is not from these pieces, in sigma from that of the block; NaN otherwise.
+            The level before the step relative to that of the block, in sigma, if it was not measured from these pieces;
+            NaN otherwise.
         """
         early, late, used = pieces
         if min(early, late) < LEAST_FIT:
@@ -782,7 +803,7 @@ class Cleaner:
     def _find_step(self, series: NDArray[np.float32], context: int, n: int) -> tuple[int, int] | None:
         """The sample of the series at which the strongest step of the gain is, and the number of its band.
 
-        Where the level drifts, a step of a part of the band is seen against the rest of the band.
+        A step in a part of the band is sought relative to the rest of the band, so that drifts of the level cancel.
         """
         from . import cpu_impulses, cpu_receiver
 
@@ -825,7 +846,7 @@ class Cleaner:
         return self._examine(series, n), base, 1 / np.sqrt(np.maximum(self._used, 1.0))
 
     def _flatten(self, series: NDArray[np.float32], pieces: int) -> NDArray[np.float64]:
-        """Subtract the running median of the groups of a block of so many pieces; returns it by piece."""
+        """Subtract the running median from the groups of a block of ``pieces`` pieces; returns the median by piece."""
         from . import cpu_receiver
 
         base = np.zeros((len(series), max(pieces, series.shape[1] // self.piece)))
@@ -847,7 +868,7 @@ class Cleaner:
         Parameters
         ----------
         series
-            Of the block, whose samples are ``n``, and of the samples after it.
+            Series of the block of ``n`` samples, and of the samples after it.
         before
             The last half of the block before it.
         used
@@ -915,12 +936,12 @@ class Cleaner:
     def _keep_record(
         self, start: int, n: int, bad: NDArray[np.bool_], cells: NDArray[np.bool_], windows: NDArray[np.int64]
     ) -> None:  # fmt: skip
-        """Keep what was done to a block; ``cells`` by piece and channel."""
+        """Keep a record of the cleaning of a block; ``cells`` are by piece and channel."""
         self._blocks.append(_Block.of(start, n, bad, cells, windows, self._gains))
         self._gains = []
 
     def _touched(self, start: int, stop: int) -> Iterator[_Block]:
-        """The blocks of some samples."""
+        """Records of the blocks that contain samples of ``start : stop``."""
         first = bisect_right(self._blocks, start, key=lambda block: block.start) - 1
         for block in self._blocks[max(0, first) :]:
             if block.start >= stop:
@@ -939,7 +960,7 @@ class Cleaner:
         return out
 
     def replaced_channels(self, start: int, stop: int) -> NDArray[np.bool_] | None:
-        """The channels of which all samples of ``start : stop`` were replaced; None if some of a channel were."""
+        """Channels of which all samples in ``start : stop`` were replaced; None if a channel was replaced in part."""
         at, found = start, set[bytes]()
         for block in self._touched(start, stop):
             if block.cells is not None or block.windows is not None:
@@ -973,7 +994,7 @@ class Cleaner:
         return out
 
     def impulses(self, start: int, stop: int) -> int:
-        """How many impulses of half of the band and more were removed between two samples, and steps of the gain."""
+        """Number of steps of the gain, and of impulses in half of the band or more, removed between two samples."""
         count = sum(start <= at < stop for at, _ in self.jumps)
         for block in self._touched(start, stop):
             if block.windows is not None:
@@ -982,7 +1003,7 @@ class Cleaner:
         return count
 
     def pulses(self, start: int, stop: int) -> NDArray[np.int64]:
-        """How many impulses of less than half of the band were removed between two samples, by channel."""
+        """By channel, the number of impulses in less than half of the band that were removed between two samples."""
         counts = np.zeros(self.nchan, np.int64)
         for block in self._touched(start, stop):
             if block.windows is not None:
@@ -992,7 +1013,7 @@ class Cleaner:
         return counts
 
     def forget(self, before: int) -> None:
-        """Forget what was done to blocks that end before a sample."""
+        """Drop the records of blocks that end before a sample."""
         while self._blocks and self._blocks[0].start + self._blocks[0].count <= before:
             del self._blocks[0]
         self.jumps = [jump for jump in self.jumps if jump[0] >= before]
@@ -1010,7 +1031,7 @@ class Cleaner:
 class CleanReader:
     """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
 
-    Samples of earlier blocks than the latest `KEPT` can be read again only by cleaning from the beginning.
+    The latest `KEPT` blocks stay in memory.  To read earlier samples again, the cleaning starts from the beginning.
 
     Parameters
     ----------
@@ -1019,7 +1040,7 @@ class CleanReader:
     begin : int
         Samples before this one are not changed, and do not count.
     watch : Watch, optional
-        Gets the samples as they were before, to look for dropped data.
+        Gets the samples before they are cleaned, to look for dropped data.
     """
 
     def __init__(self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None) -> None:
@@ -1080,7 +1101,7 @@ class CleanReader:
 
 
 def scratch_array(memory: Scratch, name: str, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """An array in scratch memory, with any content: to get new memory takes as long as the work in it."""
+    """An uninitialised array in scratch memory; to allocate new memory would take as long as the work in it."""
     held, size = memory.get(name), math.prod(shape)
     if held is None or held.size < size:
         held = memory[name] = np.empty(size, kind)
@@ -1088,7 +1109,7 @@ def scratch_array(memory: Scratch, name: str, shape: tuple[int, ...], kind: Any)
 
 
 def compile_beside() -> None:
-    """Start to compile what examines blocks beside a GPU in another process, if it is not stored."""
+    """Start to compile the functions that examine blocks beside a GPU, in another process, if they are not stored."""
     from skysieve.core.cpu import jit
 
     from . import cpu_impulses
@@ -1131,9 +1152,9 @@ def _change_of_noise(
     Parameters
     ----------
     before, after : numpy.ndarray
-        Sigma before and after it, by channel.
+        Sigma of each channel before and after the step.
     counts : (int, int)
-        Samples from which they are known.
+        Number of samples from which they were estimated.
     """
     good = (before > 0) & (after > 0)
     if not good.any() or min(counts) < 2:

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["fill_dropped"]
 
 MOST_VALUES = 1024
-"""Integers with at most so many values are drawn from their histogram, others from a normal distribution."""
+"""Integers with at most this many values are drawn from their histogram, others from a normal distribution."""
 KEPT = 2
 """Blocks whose histograms stay in memory."""
 LEAST_SECONDS, PIECE_SECONDS, NEAR, FAR = 2e-3, 0.016, 8, 24
-"""Missing stretches of so many seconds and more have the level beside them: the median of the means of the nearest 8
-pieces of so many seconds, among 24."""
+"""A missing stretch of at least ``LEAST_SECONDS`` gets the level beside it: the median of the means of the nearest
+``NEAR`` pieces of ``PIECE_SECONDS`` with good samples, among ``FAR`` pieces."""
 SURE = 4.0
-"""Standard errors from which on the level beside a missing stretch, in the mean of its channels, is not the block's;
-and, for the same, 1.5 times the scatter of the channels that noise gives."""
+"""The level beside a missing stretch differs from that of the block if the mean over its channels differs by more than
+this many standard errors, or if the scatter of its channels is more than 1.5 times that of noise."""
 MOST_EDGES = 1024
 """Stretches whose levels stay in memory."""
 COARSEST = 15
@@ -190,9 +190,9 @@ class RepairedReader:
         return self._edges[key]
 
     def _line(self, at: int, back: bool, low: int, high: int, far: int = NEAR) -> NDArray[np.float64]:
-        """Level of channels beside a sample, before it with ``back`` and else after it: that of their nearest pieces.
+        """Level of channels beside a sample, from the pieces nearest to it: before it if ``back``, otherwise after it.
 
-        The slope that channels share is continued to the sample.
+        The slope that the channels share is extrapolated to the sample.
         """
         piece = self._piece
         count = min(far, (at if back else self.nsamp - at) // piece)
@@ -213,7 +213,7 @@ class RepairedReader:
                 means = means[::-1]
             order = np.argsort(np.isnan(means), axis=0, kind="stable")[:NEAR]
             means = np.take_along_axis(means, order, axis=0)
-            median = np.nanmedian if np.isnan(means).any() else np.median  # which is much faster
+            median = np.nanmedian if np.isnan(means).any() else np.median  # `median` is much faster
             level, half = median(means, axis=0), NEAR // 2
             scatter = 1.4826 * median(np.abs(means - level), axis=0)
             slope = (median(means[:half], axis=0) - median(means[half:], axis=0)) / scatter
@@ -305,7 +305,7 @@ def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
 
 
 def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
-    """`find_dropped`, if `Watch` finds a reason for it in all data; ``watch`` may have seen their beginning already."""
+    """`find_dropped`, if `Watch` suspects dropped data; ``watch`` may have seen the beginning of the data already."""
     own = watch is None
     watch = Watch(fb) if watch is None else watch
     watch.quiet = True

@@ -71,7 +71,7 @@ def _statistics(fb: Filterbank, block: int) -> dict[str, NDArray[np.float64]]:
 
 
 def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Medians of rows without their NaN; NaN for a row that has nothing else."""
+    """Medians of rows, ignoring NaN; NaN for a row of NaN."""
     out = np.full(len(values), np.nan)
     some = ~np.isnan(values).all(axis=1)
     if some.any():
@@ -107,9 +107,9 @@ def rfi_mask(
     A cell is masked if its mean, standard deviation or spectral kurtosis is more than ``sigma`` from the median of its
     channel over time, in units of the larger of the channel's own scatter and the median scatter of all channels.  A
     channel is masked if its median standard deviation or kurtosis differs from those of the 32 channels on either side.
-    A channel or a block of which more than ``most`` is masked is masked wholly.  Constant channels are masked, and
-    cells of which more than half is dropped data (`find_dropped`); statistics are those of the other samples.  Kurtosis
-    is not tested in channels whose mean is within 10 of its standard errors of 0 (floats or signed data less their
+    A channel or a block of which more than ``most`` is masked is masked wholly.  Constant channels are masked, as are
+    cells of which more than half is dropped data (`find_dropped`); dropped samples do not enter the statistics.
+    Kurtosis is not tested in channels whose mean is within 10 standard errors of 0 (floats or signed data less their
     mean).
 
     Parameters
@@ -118,11 +118,11 @@ def rfi_mask(
     block : int, optional
         Samples of a block; about half a second by default.
     sigma : float
-        Deviation from which a cell is masked.
+        Deviation above which a cell is masked; see above for its unit.
     tests : sequence of {"mean", "std", "kurtosis"}
         Statistics of cells that are tested.
     most : float
-        Fraction between 0 and 1 of masked cells from which all of a channel, or of a block, is masked.
+        Fraction of masked cells, between 0 and 1, above which all of a channel or of a block is masked.
 
     Returns
     -------
@@ -138,7 +138,7 @@ def rfi_mask(
     if not (np.isfinite(sigma) and sigma > 0):
         raise ValueError(f"sigma={sigma!r}: expected a number above 0")
     if not 0 < most <= 1:
-        raise ValueError(f"most={most!r}: expected a part above 0, at most 1")
+        raise ValueError(f"most={most!r}: expected a fraction above 0, at most 1")
     unknown = [t for t in tests if t not in STATISTICS]
     if unknown or not tests:
         raise ValueError(f"tests={tests!r}: expected some of {', '.join(map(repr, STATISTICS))}")
@@ -211,8 +211,8 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
     path : path
     data : Filterbank, path or sequence of paths, optional
         The data that the mask is for: the number of channels must agree.  Intervals past the end of the data are left
-        out.  If the data are longer than the mask by more than an interval, there is a warning; the last interval
-        counts for the rest.
+        out.  If the data are longer than the mask by more than an interval, there is a warning, and the last interval
+        is used for the rest of the data.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def write_rfifind(mask: Mask, path: str | os.PathLike[str], data: Filterbank | P
 def _fitted(
     cells: NDArray[np.bool_], points: int, fb: Filterbank, path: str | os.PathLike[str]
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """The cells of an rfifind mask that belong to some data; a warning if its length differs from theirs."""
+    """The cells of an rfifind mask within the data; warns if the mask and the data differ in length."""
     nchan, nint = cells.shape
     if fb.nchan != nchan:
         raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
@@ -369,9 +369,9 @@ class ZeroDmReader:
 def zero_dm(data: Filterbank | Paths) -> Filterbank:
     """The zero-DM filter: each sample less its mean over the channels (Eatough et al. 2009).
 
-    Integer data stay integers, around the middle of 8 bits (16 bits for wider data).  Samples of few bits are
-    multiplied first, so that the mean is not rounded to whole counts; 8-bit samples further than 127 from the mean are
-    clipped.
+    Integer data stay integers, and are centred on the middle of the range of 8 bits (16 bits for wider data).  Samples
+    of few bits are multiplied first, so that the mean is not rounded to whole counts; 8-bit samples farther than 127
+    from the mean are clipped.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["z_dot"]
 
 LEAST = 4
-"""The end of the data takes the coefficients of the block before it, if it is shorter than a block by this factor."""
+"""A last block shorter than 1 / ``LEAST`` of a block takes the coefficients of the block before it."""
 
 
 class ZDotReader(ZeroDmReader):
@@ -58,7 +58,7 @@ class ZDotReader(ZeroDmReader):
         mean = np.where(good, x, 0.0).sum(axis=0) / live
         x = np.where(good, x - mean, 0.0)
         s = _means(self.fb.block(start, stop - start).T)
-        middle = (s @ good) / live  # of the samples that a channel has
+        middle = (s @ good) / live  # mean over the finite samples of each channel
         spread = (s**2 @ good) / live - middle**2
         together = (s @ x) / live
         slope = np.divide(together, spread, out=np.zeros_like(mean), where=spread > 1e-12 * (1 + middle**2))
@@ -79,12 +79,12 @@ def _means(x: NDArray[Any]) -> NDArray[np.float64]:
 def z_dot(data: Filterbank | Paths) -> Filterbank:
     """The z-dot filter: each channel less its projection on the mean over the channels (Men et al. 2019).
 
-    In blocks of 2 s, ``a s(t) + b`` is fitted to each channel by least squares, where ``s(t)`` is the mean over the
-    channels, and subtracted.  Broadband interference is removed also if its strength differs from channel to channel;
-    `zero_dm` subtracts the same from all channels.  Channels that are not part of the interference keep their samples.
-    A pulse whose sweep is about as long as its width, or shorter, is removed as interference is.
+    In blocks of 2 s, ``a s(t) + b`` is fitted to each channel by least squares and subtracted; ``s(t)`` is the mean
+    over the channels.  In contrast to `zero_dm`, which subtracts the same mean from all channels, the filter removes
+    broadband interference also if its strength differs from channel to channel, and channels without interference keep
+    their samples.  A pulse whose sweep is about as long as its width, or shorter, is removed like interference.
 
-    The samples of the result are as those of `zero_dm`.
+    The type and the range of the samples of the result are those of `zero_dm`.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def info(
 
 
 def facts_of(fb: Filterbank) -> dict[str, Any]:
-    """What ``info --json`` prints: frequencies in MHz, angles in degrees, times in seconds and MJD; null if unknown."""
+    """The facts of ``info --json``: frequencies in MHz, angles in degrees, times in seconds or MJD, None if unknown."""
     o = fb.observation
     numbers = {
         "ra": o.ra, "dec": o.dec, "tstart": o.tstart, "lowest_frequency": float(o.freqs[-1]),
@@ -447,7 +447,7 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
 
 
 def predict(fb: Filterbank, made: DMPlan, computation: Computation, filtered: bool, **how: Any) -> None:
-    """Print what a search would take, as ``--dry-run`` does, but for masks and filters if the data are `filtered`."""
+    """Print the predicted cost of a search, for ``--dry-run``; masks and filters (``filtered``) are not predicted."""
     from skysieve.core.command import show_prediction
     from skysieve.core.machine.rates import missing
     from skysieve.dedispersion.single_pulse.search import SearchPlan
@@ -618,7 +618,7 @@ def inject(
         messages = Messages(quiet)
         if injected.grid is None:
             if dm is None or time is None or snr is None or width is None or not files:
-                raise ValueError("say which pulses to inject: --grid, or files and --dm, --time, --snr and --width")
+                raise ValueError("no pulses are given; expected --grid, or files and --dm, --time, --snr and --width")
             if injected != Injected() or truth is not None:
                 raise ValueError("--pulses, --interference, --seed and --truth need --grid")
             with data.open(files) as fb, output_file(output, ".fil") as file:
@@ -748,7 +748,7 @@ def completeness(
                     made = dms.plan(fb)
                     grid = injected.pulse_grid(usual_dms(float(made.dms[0]), float(made.dms[-1])))
                     if grid.time is not None:
-                        raise ValueError("--grid: time is chosen by the campaign; it is for 'inject'")
+                        raise ValueError("--grid: the campaign chooses the times; 'time' is for 'inject' only")
                     if share or hours or not count:
                         parts.append(campaign(
                             fb if group else made_noise, made, n=share, snr=grid.snr, dm=grid.dm, width=grid.width,

@@ -21,7 +21,7 @@ DM, WIDTH, SNR = 60.0, 8e-3, 20.0
 TIMES = (1.3, 4.62, 5.5, 9.87, 13.2)
 """Arrival times, seconds, as irregular as a rotating radio transient's."""
 TOLERANCE_DM = 1.5
-"""Measured: 0.9 at most over ten seeds."""
+"""Limit of the check; ten seeds gave 0.9 at most."""
 LOUD = 8.0
 """S/N above which every candidate must be a pulse; below, the wings of a pulse far from its DM may be candidates."""
 

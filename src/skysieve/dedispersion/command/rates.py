@@ -28,8 +28,8 @@ SHARED: dict[str, tuple[Case, ...]] = {
         (64, 1 << 17, 2000, 1, False),
     ),
 }  # fmt: skip
-"""Channels, samples, DMs, widths, and whether the samples are cleaned, of 8-bit data: these measure what does not
-depend on the type of the samples."""
+"""Searches of 8-bit data: numbers of channels, samples, DMs and widths, and whether the samples are cleaned.  They
+measure the rates that do not depend on the type of the samples."""
 CASES: dict[str, tuple[Case, ...]] = {
     "cpu": (
         (1024, 1 << 13, 240, 1, False), (512, 1 << 14, 480, 1, False), (128, 1 << 15, 4, 26, False),
@@ -40,11 +40,12 @@ CASES: dict[str, tuple[Case, ...]] = {
         (256, 1 << 16, 4, 1, True),
     ),
 }  # fmt: skip
-"""The same, of each type: additions are a third of the work of the first ones, and reading that of the third."""
+"""Searches for each type of samples: additions are a third of the work of the first two, and reading is a third of the
+work of the third."""
 TYPES = {"uint8": 1, "float32": 4}
-"""Types of samples, and by how much the numbers of DMs are divided: additions of float32 take longer."""
+"""Types of samples, and the divisor of the number of DMs, since additions of float32 take longer."""
 NOISE = 1_000_003
-"""Random numbers that all data repeat: a prime, so that no channel repeats another."""
+"""Number of random numbers, which all data repeat: a prime, so that no channel repeats another."""
 
 
 def measure(device: Device) -> None:

@@ -1,4 +1,4 @@
-"""``skysieve dedisp search`` of several files, each on its own: which files, the outputs, and how a run is resumed."""
+"""``skysieve dedisp search`` of several files, each on its own: choice of files, outputs, and resumption of a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def labels(files: list[Path]) -> list[str]:
 
 @dataclass
 class Outputs:
-    """What is written of each file.
+    """The outputs of a search of several files.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Outputs:
     overwrite: bool
 
     def check(self, names: list[str]) -> None:
-        """Refuse, before any work, what could not be written at its end."""
+        """Refuse, before any work, outputs that could not be written at the end."""
         replaces = self.overwrite or continues(self.table, self.resume)
         check_output(self.table, replaces, folder=self.folder)
         for name, folder in (("--plot", self.plots), ("--cutouts", self.cutouts)):
@@ -113,8 +113,8 @@ class Outputs:
 
 
 Search = Callable[["Filterbank", str], tuple["Filterbank", "Candidates", "Mask | None"]]
-"""Searches the data of a file on a device: the data as they were searched, the candidates, and the mask of all that is
-masked."""
+"""A function that searches the data of a file on a device.  It returns the data as they were searched, the candidates,
+and the mask of all masked cells."""
 
 
 def search_each(
@@ -134,7 +134,7 @@ def search_each(
         The options that change candidates, as JSON holds them: a run that continues must have the same.
     messages : Messages
     device : str
-        Where to compute.  Several GPUs search a file each.
+        Where to compute.  Each of several GPUs searches its own file.
 
     Returns
     -------
@@ -231,17 +231,17 @@ def search_each(
 
 
 FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
-"""Errors of a file, after which the next file is searched."""
+"""Errors in the search of a file that do not end the run: the next file is searched."""
 BYTES_EACH = 4e9
 """Bytes of files for each further GPU.  Its first search begins 0.4 s later, and the GPUs share Python's lock: on two
 H200s eight files of 0.24 GB take 2.39 s instead of 2.29, and eight of 0.96 GB with a pulse each second 3.6 instead of
 4.4."""
 AHEAD = 2
-"""Files for each GPU that are searched or wait for the files before them to be written."""
+"""Number of files for each GPU that are being searched or wait until earlier files are written."""
 
 
 def devices_for(device: str, files: Sequence[Path]) -> list[str]:
-    """The devices that search a file each: those of the request, or as many of its GPUs as help with these files."""
+    """The devices that search one file each: the requested devices, or as many of the GPUs as speed up these files."""
     if len(files) < 2 or device in ("auto", "cpu"):
         return [device]
     gpus = resolve(device)
@@ -302,13 +302,13 @@ def write_pictures(outputs: Outputs, name: str, clean: Filterbank, one: Candidat
 
 
 def part_of(folder: Path, file: Path) -> Path:
-    """Where the candidates of a file are kept: by its name, size and time of change."""
+    """The path at which the candidates of a file are stored, from its name, size and modification time."""
     digest = hashlib.sha256(json.dumps(fingerprint(file)).encode()).digest()
     return folder / f"{int.from_bytes(digest[:8]):020d}.npz"
 
 
 def finished(part: Path) -> Candidates | None:
-    """The candidates of a finished file; None if it is not finished, or the disk has damaged what was kept."""
+    """The stored candidates of a finished file; None if it is not finished, or if the stored data are damaged."""
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
     if not part.exists():

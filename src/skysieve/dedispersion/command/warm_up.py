@@ -1,4 +1,4 @@
-"""Typical uses of de-dispersion on a small made file, for ``skysieve warm-up``."""
+"""Typical uses of de-dispersion on a small simulated file, for ``skysieve warm-up``."""
 
 from __future__ import annotations
 

@@ -3,19 +3,21 @@
 A block is divided into *parts* of about 1/32 s, anchored as blocks are.  All rules work on the means of the parts of a
 block and of its two neighbours, so that the result depends on these three blocks alone, and on no chunk:
 
-- The scatter that white noise gives to the means follows from their third differences, in which drifts cancel.
+- The scatter of the means in white noise is estimated from their third differences, in which drifts cancel.
 - If the means of eighths of a block scatter by less than `DRIFTS` times that, there is no drift: the level of the block
   is the mean of all parts of the three blocks, without those beyond `OUTLIER` sigma.
-- Otherwise a line is fitted to the means of ``d`` parts: at each of them the middle of a cubic through it and `REACH`
-  neighbours on each side (Savitzky and Golay 1964; at the ends of the data, the outer part of the first and the last
-  cubic), without those that are beyond `OUTLIER` sigma of the line, as pulses are; they are replaced by the line and
-  the fit is repeated.  ``d`` is 16, 4 or 1: the first after which the means of the block scatter as noise does.
+- Otherwise a smooth line is fitted to means over ``d`` parts.  Its value at each mean is the middle of a cubic through
+  this mean and `REACH` neighbours on each side (Savitzky and Golay 1964; at the ends of the data, the outer part of the
+  first and the last cubic).  Means that are beyond `OUTLIER` sigma of the line, such as those of pulses, are replaced
+  by the line, and the fit is repeated.  ``d`` is the first of 16, 4 and 1 after which the means of the block scatter
+  like noise.
 
-The line is joined by straight pieces and subtracted from the samples of the block.  Sums of integers stay integers: the
-line is rounded with a different fraction at each sample, so that the roundings of a window average out.
+The values of the line are joined by straight pieces and subtracted from the samples of the block.  Sums of integers
+stay integers: the line is rounded with a different fraction at each sample, so that the rounding errors in a window
+average out.
 
-Cost: an addition for a sample; a subtraction more where the level drifts.  The CUDA kernels (``cuda/baseline.cu``) do
-the same operations in the same order.
+The cost is an addition for each sample, and a subtraction more where the level drifts.  The CUDA kernels
+(``cuda/baseline.cu``) do the same operations in the same order.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from skysieve.dedispersion.contract import KINDS
 
 JIT = {"nogil": True, "error_model": "numpy"}
 LANES = 32
-"""Sums are formed in so many interleaved parts, as a warp of a GPU does."""
+"""Sums are formed in this many interleaved parts, as a warp of a GPU does."""
 GROUPS = 8
-"""Groups of parts of a block, whose scatter shows a drift; the number of parts is a multiple of it."""
+"""Number of groups of parts of a block, whose scatter shows a drift; the number of parts is a multiple of it."""
 DRIFTS = 2.0
-"""Scatter of the groups from which the level drifts, in units of that of white noise."""
+"""The level drifts if the scatter of the groups, in units of that of white noise, is at least this."""
 OUTLIER = 3.5
 """Means of parts that are further from the line are left out, in sigma."""
 REACH = 11
@@ -43,12 +45,12 @@ ROUNDS = 4
 STEPS = (16, 4, 1)
 """Parts that are joined for a fit, tried in this order."""
 LEAST_STEPS = 12
-"""A block has at least so many joined parts."""
+"""A block has at least this many joined parts."""
 UNSIGNED, SIGNED, REAL = KINDS.index("u"), KINDS.index("i"), KINDS.index("f")
 FLAT = 2.0**30
 """Level of unsigned sums from which a line was subtracted."""
 GOLDEN, MASK, FRACTION = np.uint64(2654435769), np.uint64(2**32 - 1), 2.0**-32
-"""Multiples of the golden ratio, modulo 1, are fractions whose sums over windows are even."""
+"""Multiples of the golden ratio, modulo 1, are evenly distributed fractions, also within short windows."""
 TO_SIGMA = 1.4826022185056018
 """Standard deviation of a normal distribution over its median absolute deviation."""
 DIFFERENCE = 3.5682482323055424
@@ -277,7 +279,9 @@ def known_means(b, whole, parts):
 
 @njit(**JIT)
 def find_levels(y, count, block, parts, means, fit, work, lanes, drifts, levels):
-    """Write the levels of the blocks of a row that begins with a block to ``levels[:, 0]``; how many of them drift.
+    """Write the levels of the blocks of a row to ``levels[:, 0]``; return the number of blocks whose level drifts.
+
+    The row begins with a block.
 
     ``means[(b + 1) * parts :]`` gets the means of the parts of block ``b``, ``drifts[b]`` what `find_level` returns.
     """

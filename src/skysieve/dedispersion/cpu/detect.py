@@ -23,7 +23,7 @@ JIT = {"nogil": True, "error_model": "numpy"}
 BINS = 8192
 """Bins of a histogram of a block."""
 SEGMENT = 2048
-"""Samples in which windows are examined together."""
+"""Number of samples whose windows are examined together."""
 CLIPPED = NOISE["clipped"].code
 IQR = 1.3489795003921634
 """Distance of the quartiles of a normal distribution, in sigma."""
@@ -32,9 +32,11 @@ CLIPS, CLIP_AT, CLIPPED_SIGMA = 5, 3.0, 0.98657826
 PART = 64
 """Samples of a partial sum of `moments`."""
 VALLEY = np.float32(0.2)
-"""S/N between two peaks that are resolved over that of the lower one, at most: components of a pulse are one event."""
+"""Two peaks are resolved if the S/N between them falls below this fraction of that of the lower peak, so that the
+components of a pulse are one event."""
 POINTED = np.float32(1.75)
-"""S/N of the best part of a pulse over that of the same part of a top-hat: of a pulse with an exponential tail."""
+"""Ratio of the S/N of the best part of a pulse to that of the same part of a top-hat, for a pulse with an exponential
+tail."""
 
 
 @njit(**JIT)
@@ -272,9 +274,9 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
     """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
 
-    A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the part `VALLEY` of the
-    peak, and rises in the same way.  ``out`` gets the middle of that fall
-    and the sample from which to look for the next peak; ``stop`` twice if there is none.
+    A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the fraction `VALLEY` of
+    the peak, and rises in the same way.  ``out`` gets the middle of that valley and the sample from which to look for
+    the next peak; ``stop`` twice if there is none.
     """
     rising, high = True, False
     top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
@@ -328,10 +330,10 @@ def add_event(row, t, k, snr, found, n_found):
 
 @njit(**JIT)
 def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_found):
-    """A narrow pulse upon a wide one as an event beside that of width number ``k`` that begins at sample ``begin``.
+    """Add a narrow pulse upon a wide one as a further event; the window ``k`` of the wide one begins at ``begin``.
 
-    It is at most a third as long, and has more than `POINTED` times the S/N of its part of an even window, plus
-    ``dip``.  Returns the new number of events.
+    The narrow pulse is at most a third as long.  Its S/N exceeds `POINTED` times the S/N that this part of an even
+    window would have by more than ``dip``.  Returns the new number of events.
     """
     w = widths[k]
     few = 0
@@ -352,9 +354,10 @@ def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_foun
 
 @njit(**JIT)
 def hidden(w, snr, threshold):
-    """Samples beside a window of ``w`` samples where a wider one, which holds it, outdoes a burst of S/N ``threshold``.
+    """Distance from a window of ``w`` samples within which a wider window can hide a burst of S/N ``threshold``.
 
-    It holds both bursts, which are ``d`` samples apart, in ``2 d``, so that ``d < w / 2 (1 + snr / threshold)**2``.
+    The wider window holds both bursts, which are ``d`` samples apart, in ``2 d`` samples.  Its S/N is the higher one if
+    ``d < w / 2 (1 + snr / threshold)**2``.
     """
     more = np.float32(1) + snr / threshold
     return np.int64(min(np.float32(0.5) * np.float32(w) * (more * more), np.float32(1e6)))
@@ -365,13 +368,13 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
     """Events of the window of width number ``k`` around sample ``t``, if it holds peaks that are resolved.
 
     Peaks are resolved if the S/N of shorter windows falls by more than ``dip`` between them.  Windows from a sixteenth
-    to a third as long are tried on the window and a quarter of its width on both sides; those that show the most peaks
-    count, of equals the longest.  The data are divided at the dips, and the best window of each part is an event, in
-    place of the whole.  Narrow pulses upon wide ones are events too, see `pointed`.
+    to a third as long are tried on the window and a quarter of its width on both sides.  The width that shows the most
+    peaks is taken; of several such widths, the longest.  The data are divided at the dips, and the best window of each
+    part is an event, in place of the whole window.  Narrow pulses upon wide ones are events too, see `pointed`.
 
-    A loud window, of S/N ``f``, hides weaker bursts beside it.  Around it windows up to its own width are tried, as far
-    as it hides any (`hidden`).  It stays an event, unless it is divided itself; parts beside it are events if they are
-    weaker.
+    A loud window, of S/N ``f``, hides weaker bursts beside it.  Within the distance of `hidden`, windows up to its own
+    width are tried as well.  The loud window stays an event, unless it is divided itself; parts beside it are events if
+    they are weaker.
 
     Returns the new number of events: at least two more if the data are divided, or else up to one more.
     """
@@ -431,11 +434,12 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
 def peaks(
     best, which, start, low, high, widths, threshold, every, row, found, n_found, prefix, count, scales, dip
 ):  # fmt: skip
-    """Samples of ``low : high`` that reach the threshold and are the highest within half their width; all if ``every``.
+    """Find the events that are centred on samples ``low : high``.
 
-    ``best[0]`` belongs to sample ``start``; of equals the earliest counts.  A window with several peaks that are
-    resolved gives an event for each, see `split`.  ``prefix[i]`` is the sum of the samples before ``i``.  Returns the
-    new number of events, also if ``found`` is too short for all.
+    An event reaches the threshold and is the highest within half its width; with ``every`` the threshold is enough.
+    ``best[0]`` belongs to sample ``start``; of equal values the earliest counts.  A window with several resolved peaks
+    gives an event for each, see `split`.  ``prefix[i]`` is the sum of the samples before ``i``.  Returns the new number
+    of events, also if ``found`` is too short for all of them.
     """
     last = start + len(best)
     for t in range(low, high):

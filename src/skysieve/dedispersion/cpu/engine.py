@@ -45,28 +45,28 @@ DEEP = ((64, 64, T), (128, 128, T), (128, 256, T), (256, 256, T))
 FLOAT_GROUP = 16
 """Channels of a group for float32; fixed, since the order of summation depends on it."""
 CACHE = 2.3 * 2**20
-"""Bytes of the groups' sums from which additions take twice as long.  This and `STREAM` were fitted to 32 runs on a
-shared core with 1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
+"""Size of the groups' sums in bytes at which additions take twice as long.  This and `STREAM` were fitted to 32 runs on
+a shared core with 1 MiB of L2 (four set-ups, tiles of 64 to 256 DMs, groups of 8 to 64 channels)."""
 STREAM = 4.6
 """Cost of loading a sample of the input for a tile, in additions."""
 SPLIT = 2047
-"""Largest sample that is added as it is, if its binned sums fit 16 bits; low and high bytes of larger ones are added
-separately."""
+"""Largest sample that is added in one piece, if its binned sums fit 16 bits.  Of larger samples, low and high bytes are
+added separately."""
 KEPT_PROGRAMS = 2**28
 """Bytes of programs that stay in memory for the next chunk."""
 READ = 2**21
 """Bytes that are read at a time."""
 ROWS = 16
-"""Channels that a task bins."""
+"""Number of channels that one task bins."""
 ROOM = 4096
-"""Events of a tile for which there is memory at first."""
+"""Number of events of a tile for which memory is allocated at first."""
 DIRECT = 1.1
 """Cost of adding the samples of a channel directly, relative to adding two rows."""
 ADD_SECONDS = 5e-11
 """Time of an addition of the direct sum."""
 FIRST_SECONDS = 1.5
-"""Time of direct sums, in one process, while programs are not compiled: compiling `program.make_program` and
-`program.run_program` takes longer."""
+"""Total time of direct sums in a process, in place of programs that are not compiled yet: compiling
+`program.make_program` and `program.run_program` takes longer."""
 first_answers = jit.FirstAnswers(FIRST_SECONDS)
 BASELINE_STEPS, BASELINE_WORTH = 5e3, 4.0
 """Steps of Python's interpreter for a block whose level drifts, and what compiling it takes, as in `jit`."""
@@ -93,7 +93,7 @@ class Plane:
 
 @dataclass
 class Shape:
-    """How a table is divided.
+    """The division of a table into tiles, groups of channels and time blocks.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Shape:
     T : int
         Samples of a time block.
     cost : float
-        Of a delay, in additions of the direct sum.
+        Cost of a delay, in additions of the direct sum.
     programs : dict
         Programs of tiles that stay in memory.
     """
@@ -127,7 +127,7 @@ class Engine:
     source : Source
     tables : sequence of Table
     method : {"brute", "exact-subband", "tree"}
-        How sums are formed; the bits are the same.  "tree" tries larger groups.
+        The way in which sums are formed; results are bit-identical.  "tree" tries larger groups.
     capacity : int
         Most samples (not binned) that are loaded at once.
     threads : int, optional
@@ -182,9 +182,9 @@ class Engine:
         self._planes.clear()
 
     def _is_first(self, part: float = 1.0) -> bool:
-        """Whether the sums of the data are formed directly, because programs are not compiled and the data are few.
+        """Whether the data are so few that direct sums are faster than compiling programs.
 
-        The bits are the same.  ``part`` of their time is counted.
+        Direct sums give the same bits.  The fraction ``part`` of their time counts towards `FIRST_SECONDS`.
         """
         adds = self.nchan * sum(len(t.delays) * (self.source.nsamp // t.downsamp) for t in self.tables)
         if jit.is_ready(program.make_program) or ADD_SECONDS * adds > FIRST_SECONDS:
@@ -535,8 +535,8 @@ def bytes_needed(source: Source, tables: Sequence[Table], capacity: int) -> int:
 class _Rows:
     """The search of the rows of a tile, one after the other, in the same scratch memory.
 
-    Its functions are compiled one by one, so that two processes may do it, and those that only some data need when they
-    are needed.
+    Its functions are compiled one by one, so that two processes can share the work.  Functions that only some data need
+    are compiled when they are needed.
     """
 
     def __init__(self, sums: NDArray[Any], what: Detection) -> None:
@@ -600,7 +600,7 @@ def _search_rows(
 
 
 USES = {"find_levels": baseline.find_levels, "normalise": detect.normalise, "find_events": detect.find_events}
-"""What `compile_search` calls, in the order in which a search does."""
+"""Functions that `compile_search` compiles, in the order in which a search calls them."""
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:

@@ -4,7 +4,7 @@ The sums ``y[m][t] = sum over c of x[c][t + n(c, m)]`` of neighbouring DMs have 
 channels the delays *relative to the first of them* have few distinct patterns, because they are whole numbers that
 hardly change from DM to DM.  Channels are joined in pairs, pairs of pairs, ... up to groups of ``G``, and at each level
 every distinct pattern is summed once, by one addition of two shifted rows of the level below.  Then the sum of a DM is
-that of one row from each group.  Nothing is approximated: the integers that are added are those of the direct sum.
+the sum of one row from each group.  Nothing is approximated: the same integers are added as in the direct sum.
 
 A program is a list of row additions for time blocks of ``T`` samples.  Level 1 adds two channels of the input (uint8 or
 uint16 to uint16; float32), higher levels add rows of scratch memory, and the last level writes to ``F``.  From there

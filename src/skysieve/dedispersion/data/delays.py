@@ -23,7 +23,7 @@ BHAT = (-6.46, 0.154, 1.07, 3.86)
 LOSS = 6.91e-3
 """Cordes & McLaughlin 2003, eq. 13."""
 HALVINGS = 60
-"""Steps to the inverse of `snr_kept`: each halves the logarithm of a ratio of 1e8, down to rounding."""
+"""Number of bisections that invert `snr_kept`: enough to reach rounding errors from a ratio of 1e8."""
 Reference = Literal["top", "centre", "bottom", "infinity"]
 REFERENCES = ("top", "centre", "bottom", "infinity")
 """Frequencies of the band at which arrival times can be given: names of `Reference`."""
@@ -62,7 +62,7 @@ def delay_seconds(
 ) -> NDArray[np.float64]:
     """Delay of frequencies behind ``ref_freq``: ``dm_constant DM (f^-2 - ref^-2)`` (eq. 1 of Magro et al. 2011).
 
-    The difference of inverse squares is formed as ``(ref - f)(ref + f) / (f ref)^2``, which loses no digits.
+    The difference of inverse squares is computed as ``(ref - f)(ref + f) / (f ref)^2``, to avoid loss of precision.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def scattering(dm: Any, freq: float) -> Any:
 
 
 def snr_kept(dm_error: Any, bandwidth: float, centre: float, width: Any) -> Any:
-    """Fraction of the S/N that is left at a wrong DM (Cordes & McLaughlin 2003, eq. 12): ``sqrt(pi)/2 erf(z)/z``.
+    """Fraction of the S/N that remains at a wrong DM (Cordes & McLaughlin 2003, eq. 12): ``sqrt(pi)/2 erf(z)/z``.
 
     Parameters
     ----------

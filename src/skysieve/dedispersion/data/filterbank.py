@@ -28,9 +28,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 DTYPES = ("uint8", "int8", "uint16", "int16", "float32")
 LARGEST_SLIP = 0.5
-"""Largest gap or overlap of consecutive files, in samples, beside the rounding of header times."""
+"""Largest gap or overlap of consecutive files, in samples, in addition to the rounding of header times."""
 MJD_STEP = 1.1e-11 * 86400
-"""Seconds between neighbouring float64 MJDs of our days, rounded up."""
+"""Seconds between neighbouring float64 MJDs of present dates, rounded up."""
 
 
 class ArrayReader:
@@ -60,7 +60,7 @@ class DeviceReader(ArrayReader):
         return to_host(self.x[:, start : start + count]).T
 
     def shifted(self, first: NDArray[np.int64], count: int) -> NDArray[Any]:
-        """As `Filterbank.shifted`; nothing else is copied."""
+        """See `Filterbank.shifted`; only these samples are copied to the host."""
         import cupy
 
         with cupy.cuda.Device(self.index):
@@ -68,7 +68,7 @@ class DeviceReader(ArrayReader):
             return to_host(self.x[cupy.asarray(self.order)[:, None], at])
 
     def resident(self, start: int, count: int) -> Resident:
-        """A view on the GPU; waits for work on the caller's stream, which may still write the samples."""
+        """A view of the samples on the GPU; first waits for the caller's stream, which may still write them."""
         import cupy
 
         from skysieve.dedispersion.contract import Resident
@@ -79,10 +79,10 @@ class DeviceReader(ArrayReader):
 
 
 class Filterbank:
-    """Channels x samples of one observation, from one file, several, or an array.
+    """Channels x samples of one observation, from one file, several files, or an array.
 
-    The rows of its arrays are channels in falling order of frequency, whatever the order of the source.
-    `open` and `from_array` make one; it is a context manager that closes the files.
+    The rows of its arrays are channels in falling order of frequency, whatever the order of the source.  Make one with
+    `open` or `from_array`.  As a context manager it closes the files.
 
     Attributes
     ----------
@@ -98,7 +98,8 @@ class Filterbank:
     maximum : int
         Largest value that unsigned integer samples can have; 0 if it is not known.
     gaps : numpy.ndarray of int64, shape (n, 2)
-        Samples that the source lacks: first, and last + 1.  They are replaced by the mean of samples before them.
+        Samples that are missing in the source: first, and last + 1.  They are replaced by the mean of samples before
+        them.
     lost : numpy.ndarray of int64, shape (n, 4)
         Dropped data that `fill_dropped` has replaced: first sample, last + 1, first row, last + 1.
 
@@ -135,7 +136,7 @@ class Filterbank:
         bit_order : {"little", "big"}
             SIGPROC samples of 1, 2 and 4 bits: whether the first channel is in the lowest or highest bits of a byte.
         ifs : {"sum"} or int
-            Which IFs or polarisations: the sum of the first two (total power), or one by its number.
+            Which IFs or polarisations to read: the sum of the first two (total power), or one by its number.
 
         Raises
         ------
@@ -179,24 +180,24 @@ class Filterbank:
         telescope: str = "",
         nbits: int | None = None,
     ) -> Filterbank:
-        """A filterbank of an array.
+        """Make a filterbank from an array.
 
         Parameters
         ----------
         x : array_like, shape (channels, samples)
-            uint8, int8, uint16, int16 or float32, which are not copied; float64 becomes float32, bool uint8.  An array
-            of a GPU (CuPy) stays on it: `dedisperse` and `search` read it there.
+            Arrays of uint8, int8, uint16, int16 or float32 are not copied; float64 is converted to float32, bool to
+            uint8.  An array on a GPU (CuPy) stays there: `dedisperse` and `search` read it on the GPU.
         fch1, foff : float
             Centre of the first row and step to the next, MHz.
         freqs : array_like, optional
-            Centres of all rows, MHz, instead; any order.
+            Centres of all rows, MHz, in any order; replaces ``fch1`` and ``foff``.
         tsamp : float
             Seconds.  Frequencies and ``tsamp`` may also be astropy Quantities.
         tstart : float
             MJD of the first sample.
         source, telescope : str
         nbits : int, optional
-            Bits that the values need, if fewer than the type has: narrow data are added faster.
+            Number of bits that the values need, if fewer than the type has: data of few bits are summed faster.
 
         Raises
         ------
@@ -258,7 +259,7 @@ class Filterbank:
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Duration of the data, seconds."""
         return self.nsamp * self.tsamp
 
     def __repr__(self) -> str:
@@ -284,7 +285,7 @@ class Filterbank:
 
     @property
     def takes_room(self) -> bool:
-        """Whether all samples are read from files into memory that is given, by several threads at once."""
+        """Whether all samples come from files that several threads can read at once, into memory of the caller."""
         return all(getattr(reader, "takes_room", False) for reader in self.readers)
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
@@ -398,7 +399,7 @@ class Filterbank:
 
 
 def _given(reader: Reader, first: int, count: int, room: Room | None) -> tuple[Any, ...]:
-    """The arguments with which a reader reads."""
+    """The arguments for `Reader.read` or ``packed``: ``room`` is included if the reader takes it."""
     return (first, count, room) if getattr(reader, "takes_room", False) else (first, count)
 
 
@@ -414,7 +415,7 @@ def as_filterbank(data: Filterbank | Paths) -> Filterbank:
 
 @contextmanager
 def opened(data: Filterbank | Paths) -> Iterator[Filterbank]:
-    """`as_filterbank`, for the length of a block: files that were opened for it are closed at its end."""
+    """`as_filterbank` as a context manager, which closes the files that it has opened."""
     fb = as_filterbank(data)
     try:
         yield fb

@@ -1,4 +1,4 @@
-"""`Observation`: channels, sampling, time and position of a filterbank, and the checks of them."""
+"""`Observation`: channels, sampling, time and position of a filterbank, and checks of these values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Observation(ByValue):
     dm : float or None
         DM at which the data were de-dispersed; None for a filterbank.
     bandwidth : float or None
-        MHz; of a single channel, as in a time series, whose width does not follow from ``freqs``.
+        MHz, for data of a single channel, such as a time series: its width does not follow from ``freqs``.
     extra : dict
         Further entries of the header of the file.
     """
@@ -111,7 +111,7 @@ def regular_freqs(fch1: float, foff: float, nchan: int) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        They are not the frequencies of a band.
+        The numbers do not give the frequencies of a band.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def check_freqs(freqs: NDArray[np.float64], name: str) -> None:
 
 
 def in_unit(name: str, value: Any, unit: str) -> Any:
-    """An astropy Quantity as plain numbers in ``unit``; anything without a unit unchanged.
+    """Convert an astropy Quantity to plain numbers in ``unit``; a value without a unit is returned unchanged.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def degrees_to_packed(value: float) -> float:
     >>> degrees_to_packed(-12.5)
     -123000.0
     """
-    tenths = round(abs(value) * 3600 * 1e7)  # in 1e-7 seconds, so that rounding gives no 60.0 seconds
+    tenths = round(abs(value) * 3600 * 1e7)  # in 1e-7 seconds, so that rounding cannot give 60.0 seconds
     minutes, rest = divmod(tenths, 60 * 10**7)
     return math.copysign(minutes // 60 * 10000 + minutes % 60 * 100 + rest / 1e7, value)
 

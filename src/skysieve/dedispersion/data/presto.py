@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ON_OFF = re.compile(r"On/Off bin pair")
 MOST_PAIRS = 39
-"""Most on/off pairs that PRESTO's ``readinf`` accepts; 40 end the program."""
+"""Most on/off pairs that PRESTO's ``readinf`` accepts; with 40 PRESTO exits."""
 NAMES = {
     "source": "Object being observed",
     "telescope": "Telescope used",
@@ -40,8 +40,8 @@ NAMES = {
 def read_inf(path: Path) -> tuple[Observation, int]:
     """An ``.inf`` file as an `Observation` of one channel, and the number of samples without padding.
 
-    PRESTO pads a series to a convenient length and marks the padding by on/off pairs: it begins with the gap that
-    reaches the end.
+    PRESTO pads a series to a convenient length and marks the padding by on/off pairs: the padding begins with the gap
+    that reaches the end of the series.
     """
     found: dict[str, str] = {}
     pairs: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
     ----------
     path : pathlib.Path
     obs : Observation
-        Of the filterbank, with the DM of the series.
+        The observation of the filterbank, with the DM of the series.
     n : int
     notes : str
     gaps : numpy.ndarray of int64, shape (count, 2), optional

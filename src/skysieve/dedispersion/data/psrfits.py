@@ -1,4 +1,4 @@
-"""PSRFITS files in search mode: the SUBINT table, scaled or not, read when it is needed."""
+"""PSRFITS files in search mode: rows of the SUBINT table, scaled or not, are read when they are needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class PsrfitsReader:
     path : path
     ifs : {"sum"} or int
         "sum" adds the first two polarisations if POL_TYPE begins with AABB, XXYY, RRLL or the like, and takes the first
-        of Stokes parameters (I); other values are refused for several polarisations.  A number picks one.
+        Stokes parameter (I).  Other values of POL_TYPE are refused if there are several polarisations.  A number picks
+        one polarisation.
     """
 
     def __init__(self, path: str | os.PathLike[str], ifs: str | int = "sum") -> None:

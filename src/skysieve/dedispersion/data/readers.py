@@ -1,4 +1,4 @@
-"""The protocol of what gives samples, and the registry of the file formats that are read."""
+"""The protocol of readers of samples, and the registry of the file formats that are read."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["requantise"]
 
 LEVEL, COUNTS = 64.0, 10.0
-"""Counts of the mean and of one sigma in the result: 8 bits reach from -6.4 to 19.1 sigma."""
+"""Mean and sigma of the result, in counts: 8 bits cover -6.4 to 19.1 sigma."""
 LOSS = 1 - 1 / math.sqrt(1 + 1 / (12 * COUNTS**2))
 """Fraction of the S/N that rounding costs: it adds a variance of 1/12 count^2 to one of ``COUNTS**2``."""
 MOST_LEVEL, MOST_SCALE = 0.5, 1.25
-"""A channel keeps its level and scale until its mean has moved by this many sigma, or its sigma by this factor."""
+"""A channel keeps its level and scale until its mean has changed by this many sigma, or its sigma by this factor."""
 BLOCK_SECONDS, PARTS = 2.0, 16
-"""Length of a block, and parts of it whose statistics are compared."""
+"""Length of a block in seconds, and number of its parts, over whose statistics medians are taken."""
 BLOCK_VALUES = 2**24
 """Most samples x channels of a block."""
 LEAST_BLOCK = 1024
@@ -102,12 +102,13 @@ def _rows(fb: Filterbank, start: int, count: int) -> NDArray[Any]:
 
 
 def requantise(data: Filterbank | Paths) -> Filterbank:
-    """Samples as 8-bit integers, with the same noise in every channel: a flat bandpass.
+    """Convert samples to 8-bit integers with the same noise in every channel: a flat bandpass.
 
     The samples of a channel are taken relative to its mean, in units of a tenth of its sigma, and centred on 64.
     Rounding costs 0.04% of the S/N (``observation.extra["requantise_loss"]`` of the result), and samples below -6.4 or
-    above 19.1 sigma are clipped.  Integers are searched several times faster than float32, and exactly.  All channels
-    have equal noise then, so that sums are weighted by the inverse sigma that each channel had before.
+    above 19.1 sigma are clipped.  Integers are searched several times faster than float32, and are summed exactly.  All
+    channels of the result have equal noise, so that sums over channels are weighted by the inverse of the original
+    sigma of each channel.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ SHORT_HEADER = 2**16
 THREAD_BYTES = 4 << 20
 """Bytes that a thread reads at a time."""
 MOST_THREADS = 8
-"""Most threads that read a file; more wait for Python's lock."""
+"""Most threads that read a file; more would wait for the global interpreter lock."""
 LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
 """Most bytes of a header: a channel in a list takes 20."""
 
@@ -178,7 +178,7 @@ _making = Lock()
 
 
 def _free_lock() -> None:
-    """After a fork: a thread that held the lock does not exist in the child."""
+    """Replace the lock after a fork: a thread that held it does not exist in the child."""
     global _making
     _making = Lock()
 
@@ -310,7 +310,7 @@ class SigprocReader:
     def _threads(self) -> ThreadPoolExecutor:
         """The threads that read; several threads may ask for them at once."""
         with _making:
-            if self._pool is None or self._process != os.getpid():  # threads do not live on in a forked process
+            if self._pool is None or self._process != os.getpid():  # a forked process has no copies of the threads
                 self._process = os.getpid()
                 self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "skysieve-read")
             return self._pool
@@ -334,7 +334,7 @@ def unpack_table(nbits: int, bit_order: str) -> NDArray[np.uint8]:
 
 
 def unpacked(raw: NDArray[np.uint8], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Samples of bytes, looked up in the table of `unpack_table`, all samples of a byte at once."""
+    """Unpack bytes with the table of `unpack_table`, which gives all samples of a byte at once."""
     words = table.view(f"u{table.shape[1]}")[:, 0]
     found: NDArray[np.uint8] = words[raw].view(np.uint8)
     return found
@@ -405,7 +405,7 @@ def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FI
 
 
 def pack(rows: NDArray[Any], nbits: int) -> NDArray[Any]:
-    """Samples (n, nchan) as a file holds them; of fewer than 8 bits with the first channel in the lowest bits."""
+    """Pack samples of shape (n, nchan) for a file; below 8 bits the first channel is in the lowest bits of a byte."""
     if nbits >= 8:
         return rows
     per = 8 // nbits

@@ -23,9 +23,10 @@ __all__ = ["fake"]
 NOISE_BLOCK = 4096
 """Samples that are drawn at a time: the noise of such a block depends only on the seed and the number of the block."""
 PIECE = 2**20
-"""Numbers that are drawn at a time: few calls, for threads wait for Python between them, and little memory."""
+"""Numbers that are drawn at a time.  Larger numbers need fewer calls, between which threads wait for the global
+interpreter lock; smaller numbers need less memory."""
 MOST_PULSES = 100_000
-"""Most pulses at even times: each is held in memory."""
+"""Most pulses at a fixed period, since each pulse is held in memory."""
 LEVELS = {1: (0.5, 1.0), 2: (1.5, 1.0), 4: (6.0, 2.0), 8: (96.0, 16.0), 16: (4096.0, 256.0), 32: (0.0, 1.0)}
 """Mean and standard deviation of the noise in counts, by the number of bits."""
 
@@ -61,7 +62,8 @@ class NoiseReader:
     def drawn(self, number: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """The noise of block ``number``, of sigma 1 around 0, in pieces.
 
-        Yields the first sample of each piece and the piece, shape (samples, nchan), in memory that the next one takes.
+        Yields the first sample of each piece and the piece, shape (samples, nchan).  The next piece overwrites its
+        memory.
         """
         nchan, rng = self.observation.nchan, np.random.default_rng([self.seed, number])
         step = max(2, PIECE // nchan // 2 * 2)
@@ -189,18 +191,18 @@ def fake(
     Parameters
     ----------
     nchan, duration, tsamp, fch1, foff, nbits
-        Channels, seconds, seconds, MHz, MHz, bits.  Noise has a mean of 96 and a sigma of 16 in 8 bits.  Numbers with a
-        unit may be Quantities, here and below.
+        Number of channels, seconds, seconds, MHz, MHz, bits of a sample.  With 8 bits the noise has a mean of 96 and a
+        sigma of 16.  Numbers with a unit may be Quantities, here and below.
     dm : float
         pc / cm^3.
     period : float
         Seconds between pulses; the first arrives after half a period.
     times : sequence of float, optional
-        Arrival times of the middle of pulses at the top of the band, instead of a period.
+        Arrival times of the middle of the pulses at the top of the band, in seconds; replaces ``period``.
     rate : float, optional
-        Pulses per second at random times (an RRAT), instead of a period.
+        Pulses per second at random times, as of an RRAT; replaces ``period``.
     width : float
-        Seconds.
+        Width of a pulse, seconds.
     height : float, optional
         Height of a pulse in one channel, in sigma: 0.25 by default, which is 8 sigma in a sum over 1024 channels.
     snr : float, optional
@@ -211,8 +213,8 @@ def fake(
     seed : int
     source : str
     path : path, optional
-        Write a SIGPROC file, in place of one of that name, and open it.  Without it samples are computed each time they
-        are read.
+        Write a SIGPROC file, which replaces any file of that name, and open it.  Without a path samples are computed
+        each time they are read.
 
     Returns
     -------

@@ -98,18 +98,18 @@ def write_tim(
     ----------
     path : path
     series : array_like, shape (n,)
-        Sums; exact in float32 up to 2**24.
+        Sums over the channels; integers are exact in float32 up to 2**24.
     observation : Observation
         The observation of the filterbank.
     dm : float
         pc / cm^3.
     tsamp : float, optional
-        Seconds, if samples were added in time.
+        Sampling time of the series in seconds, if samples were added in time.
     dm_constant : float
         The constant that was used, MHz^2 s cm^3 / pc.  It is written to ``rawdatafile`` of the header, since SIGPROC
         has no key for it.
     ref_freq : float, optional
-        MHz, if times are not those at the top of the band; also written there.
+        MHz, if times are not those at the top of the band; also written to ``rawdatafile``.
 
     Examples
     --------
@@ -147,10 +147,11 @@ def write_dat(
     dm_constant : float
         The constant that was used, MHz^2 s cm^3 / pc; written to the notes.
     ref_freq : float, optional
-        MHz, if times are not those at the top of the band; also written there.
+        MHz, if times are not those at the top of the band; also written to the notes.
     gaps : array_like of int, shape (n, 2), optional
-        Samples of the series without data, rising: first, and last + 1.  The ``.inf`` lists the stretches between them
-        as on/off pairs.  PRESTO reads at most 39; the shortest further gaps are left out, with a warning.
+        Samples of the series without data, rising: first, and last + 1.  The ``.inf`` lists the stretches between gaps
+        as on/off pairs.  PRESTO reads at most 39 pairs; if there are more, the shortest gaps are left out, with a
+        warning.
 
     Examples
     --------

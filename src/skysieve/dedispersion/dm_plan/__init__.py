@@ -1,1 +1,1 @@
-"""Dispersion measures to try: plans and their tables of delays."""
+"""Trial dispersion measures: plans, and their tables of delays."""

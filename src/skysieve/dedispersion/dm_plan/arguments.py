@@ -1,4 +1,4 @@
-"""Arguments that name DMs and methods, checked, as tables of delays."""
+"""Checks of the arguments for DMs and methods, and their conversion to tables of delays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Stages = list[tuple["NDArray[np.float64]", int, int, int]]
-"""DMs, binning, subbands and DMs that share them, of each stage of a plan or of a list."""
+"""For each stage of a plan: DMs, binning, number of subbands, and number of DMs that share subbands."""
 
 
 def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1) -> tuple[Stages, float]:
-    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs; and the dispersion constant.
+    """The stages of the argument ``dms``, a `DMPlan` or a list of DMs, and the dispersion constant.
 
-    Their DMs are copies: they stay as they are if the caller changes the argument.
+    The DMs are copied, so that the caller may change the argument later.
     """
     constant = _dm_constant(dm_constant, dms)
     if isinstance(dms, DMPlan):

@@ -1,4 +1,4 @@
-"""Tables of delays in whole samples, from DMs: exact ones, and those of the approximate methods."""
+"""Tables of delays in whole samples: exact delays, and the delays of the approximate methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULT_WIDTH = 10
 SUBBANDS = 32
 """Default number of subbands."""
 BLOCK_VALUES = 2**17
-"""Delays that are computed at a time, in float64."""
+"""Number of delays that are computed at a time, in float64."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def make_table(
     """Delays of every DM and channel, in binned samples.
 
     With ``nsub`` and ``per_call`` the delays are those of the two-stage subband method (section 3.2 of Magro et al.
-    2011; PRESTO): ``per_call`` neighbouring DMs share the delays inside subbands, which are those of their mean DM
-    relative to the top of the subband, rounded separately.  Sums with such a table are those of the two stages.  With
-    ``tree`` they are those of `tree_delays`.
+    2011; PRESTO): ``per_call`` neighbouring DMs share the delays inside subbands.  These are the delays at the mean of
+    the DMs, relative to the top of the subband, and are rounded separately.  Sums with such a table equal those of the
+    two-stage method.  With ``tree`` the delays are those of `tree_delays`.
     """
     tsamp = obs.tsamp * downsamp
     ref = reference_frequency(obs.freqs, ref_freq)
@@ -118,7 +118,7 @@ def _subband_delays(
 def tree_delays(
     obs: Observation, dms: NDArray[np.float64], tsamp: float, start: NDArray[np.float64], dm_constant: float
 ) -> NDArray[np.int32]:
-    """Delays of a tree (FDMT, Zackay & Ofek 2017): whole samples are split in two, again and again.
+    """Delays of a tree (FDMT, Zackay & Ofek 2017): delays in whole samples are repeatedly split in two.
 
     The delay across the band is rounded once.  A node of ``2^l`` channels divides its delay between its halves; the
     upper half gets its share by the dispersion law, rounded to whole samples.  So the sums of a node depend on one
@@ -149,7 +149,7 @@ def tree_delays(
 
 
 def _kept(error: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """By DM, the fraction of a top-hat pulse of ``width`` samples that is inside a box of that width."""
+    """For each DM, the fraction of a top-hat pulse of ``width`` samples that is inside a box of that width."""
     kept: NDArray[np.float64] = np.clip(1 - np.abs(error) / width, 0, 1).mean(axis=1)
     return kept
 

@@ -49,7 +49,7 @@ class DMPlan(Result, ByValue):
     Attributes
     ----------
     stages : tuple of Stage
-        Each with ``dms``, ``step``, ``downsamp`` (samples that are added in time) and ``per_call`` (DMs that share
+        Each stage has ``dms``, ``step``, ``downsamp`` (samples that are added in time) and ``per_call`` (DMs that share
         subbands; 0 without subbands).
     top, bottom, centre, bandwidth : float
         MHz: centres of the highest and lowest channel, middle and width of the band.
@@ -63,7 +63,7 @@ class DMPlan(Result, ByValue):
     dm_constant : float
         MHz^2 s cm^3 / pc.
     notes : tuple of str
-        What limited the plan.
+        Sentences on the limits that shaped the plan.
     """
 
     stages: tuple[Stage, ...]
@@ -96,14 +96,15 @@ class DMPlan(Result, ByValue):
         return int(np.rint(seconds / self.tsamp))
 
     def adds(self, nsamp: int) -> float:
-        """Additions of a brute-force run over ``nsamp`` samples: channels x DMs x samples, binned as planned."""
+        """Number of additions of a brute-force run over ``nsamp`` samples: channels x DMs x binned samples."""
         return float(sum(self.nchan * len(s.dms) * max(0, nsamp) / s.downsamp for s in self.stages))
 
     def memory(self, nsamp: int, itemsize: int = 1) -> dict[str, int]:
         """Bytes of a buffer of ``nsamp`` valid samples, by part (eq. 6 to 8 of Magro et al. 2011).
 
-        ``input``: the samples and the overlap, of ``itemsize`` bytes; ``binned``: each binning, of 2 bytes;
-        ``subbands``: the nominal DMs' subbands, of 4; ``output``: all series, of 4 (eq. 8 has a misprinted sum).
+        ``input``: the samples and the overlap, ``itemsize`` bytes each.  ``binned``: the samples of each binning,
+        2 bytes each.  ``subbands``: the subbands of the nominal DMs, 4 bytes for a sample.  ``output``: all series,
+        4 bytes for a sample (eq. 8 has a misprinted sum).
         """
         whole = nsamp + self.maxshift()
         binned = sum(whole * self.nchan / d * 2 for d in {s.downsamp for s in self.stages} if d > 1)
@@ -115,9 +116,9 @@ class DMPlan(Result, ByValue):
         return {name: int(value) for name, value in parts.items()}
 
     def split(self, nsamp: int, room: int) -> list[DMPlan]:
-        """The same DMs in several plans, whose series of ``nsamp`` samples take at most ``room`` bytes if possible.
+        """Divide the DMs among several plans, whose series take at most ``room`` bytes each if possible.
 
-        ``nsamp`` samples are not binned; DMs that share subbands stay together.
+        The series are those of ``nsamp`` unbinned samples.  DMs that share subbands stay together.
 
         Examples
         --------
@@ -138,7 +139,7 @@ class DMPlan(Result, ByValue):
     def snr_kept(self, dm: Any, width: float) -> Any:
         """Fraction of the S/N that a pulse of this DM keeps in the nearest series of the plan.
 
-        For a pulse of ``width`` seconds, broadened by smearing in a channel and by the sampling time.
+        The pulse has a width of ``width`` seconds, broadened by smearing in a channel and by the sampling time.
         """
         dms = np.sort(self.dms)
         d = np.asarray(dm, np.float64)
@@ -199,7 +200,7 @@ class DMPlan(Result, ByValue):
         try:
             try:
                 facts = json.loads(text)
-            except ValueError:  # what it says depends on how bytes of another format are decoded
+            except ValueError:  # its message depends on how bytes of another format are decoded
                 raise ValueError("it is not JSON") from None
             if not isinstance(facts, dict) or facts.pop("format", None) != FORMAT:
                 raise ValueError(f"expected JSON with format {FORMAT!r}")
@@ -273,18 +274,18 @@ def plan(
     Parameters
     ----------
     data : Filterbank, Observation, path or sequence of paths
-        The channels and the sampling time; of a file its header.
+        The channels and the sampling time; of a file only the header is read.
     dm_max, dm_min : float
-        Range, pc / cm^3.
+        Range of the DMs, pc / cm^3.
     rule : {"loss", "presto", "tolerance", "survey", "list"}, optional
         "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
-        "presto": the rules of PRESTO's DDplan.  "tolerance": those of dedisp and Heimdall, without binning.
+        "presto": the rules of PRESTO's DDplan.  "tolerance": the rule of dedisp and Heimdall, without binning.
         "survey": the rows of ``stages``.  "list": ``dms``, or an even ``step``.
-        By default "survey" with ``stages``, "list" with ``dms`` or ``step``, and else "loss".
+        The default is "survey" with ``stages``, "list" with ``dms`` or ``step``, and otherwise "loss".
     max_loss : float
-        Between 0 and 1.
+        Fraction of the S/N for the rule "loss", between 0 and 1.
     tol : float
-        Growth of the smearing from DM to DM, above 1.
+        Factor by which the smearing grows from DM to DM for the rule "tolerance", above 1.
     width : float
         Intrinsic width of the pulses, seconds.
     dms : array_like, optional
@@ -296,7 +297,8 @@ def plan(
     nsub : int
         Subbands of the two-stage method.
     downsamp : int, "auto" or sequence of int
-        Time binning: a fixed one, powers of two where they fit, or a list of those that are allowed (rising, from 1).
+        Time binning: a fixed number of samples; "auto" for powers of two where they fit; or a list of the numbers that
+        are allowed, rising from 1.
     resolution : float
         "presto": smearing that is acceptable at all DMs, seconds.
     scattering : {None, "bhat2004"}
@@ -380,18 +382,18 @@ def plan(
 
 
 def check_series(obs: Observation, dms: Any) -> None:
-    """Refuse DMs for a time series: one channel has no delays by which DMs could differ.
+    """Refuse DMs other than 0 for a time series, whose single channel has the same delay at all DMs.
 
     ``dms`` are relative to the DM at which the series was de-dispersed: 0 is that DM.
     """
     if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
         own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:.12g}"
-        which = "DM 0 alone" if obs.dm is None else f"DM {obs.dm:.12g} alone, or 0, which stands for it"
+        which = "only DM 0" if obs.dm is None else f"only DM {obs.dm:.12g}, or 0 for the same"
         raise ValueError(f"the data are one channel{own}: they cannot be searched over DMs; expected {which}")
 
 
 def own_dm(obs: Observation, dms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which DMs are the one at which a time series was de-dispersed; none are, if the data are no such series."""
+    """Mask of DMs that equal the DM of a time series; all False if the data are not a de-dispersed time series."""
     same = np.zeros(len(dms), bool)
     if obs.nchan == 1 and obs.dm is not None:
         same = np.isclose(dms, obs.dm, rtol=1e-9, atol=0)

@@ -25,7 +25,7 @@ class RuleKind:
     ----------
     help : str
     needs : str
-        The arguments of `plan` that it needs; "" if it chooses DMs up to ``dm_max``.
+        The arguments of `plan` that the rule needs; "" if the rule chooses DMs up to ``dm_max``.
     """
 
     help: str
@@ -45,7 +45,7 @@ RULES = {
 STEPS = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 200.0, 300.0)
 """Steps in DM of the rule "presto"."""
 SOFT = 1.2
-"""Two times within this factor count as equal."""
+"""Two times count as equal if their ratio is within this factor."""
 SUBBAND_SHARE = 0.8
 """Largest smearing inside a subband, as a fraction of the smearing by the DM step or of the sampling time."""
 MOST_DMS = 2_000_000
@@ -99,8 +99,8 @@ def presto_stages(
 
     In each stage the step is the largest of `STEPS` with which an error of half a step smears a pulse over the band by
     less than 1.2 times the effective sampling time.  The stage ends at the DM at which the smearing in a channel is
-    twice all other smearing, added in quadrature; the next one bins time further.  With subbands, as many DMs (an even
-    number) share subbands as keep the smearing inside a subband below `SUBBAND_SHARE`.
+    twice all other smearing, added in quadrature; the next stage bins more samples.  With subbands, the number of DMs
+    that share subbands is the largest even number that keeps the smearing inside a subband below `SUBBAND_SHARE`.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ def loss_stages(
 ) -> list[Stage]:
     """DMs at which a pulse of ``width`` seconds between two of them loses no more than ``max_loss`` of its S/N.
 
-    The width grows with the DM by smearing in channels (and, if ``scatter``, scattering).  Time is binned if the width
-    still holds two bins.
+    The width grows with the DM by smearing in channels and, if ``scatter`` is set, by scattering.  Samples are binned
+    as long as the width holds two bins.
     """
     found: list[tuple[int, float]] = []
     dm = dm_min
@@ -171,7 +171,7 @@ def loss_stages(
 def tolerance_dms(
     dm_min: float, dm_max: float, tsamp: float, width: float, top: float, foff: float, nchan: int, tol: float
 ) -> NDArray[np.float64]:
-    """DM list of dedisp and Heimdall: neighbours at which the smearing has grown by a factor of ``tol``.
+    """DM list of dedisp and Heimdall: from each DM to the next the smearing grows by a factor of ``tol``.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def tolerance_dms(
 
     Notes
     -----
-    From DM, the next is the larger root of a quadratic in it with ``a = 8.3 df / f_c^3`` (us, MHz, GHz),
+    The next DM is the larger root of a quadratic equation with ``a = 8.3 df / f_c^3`` (us, MHz, GHz),
     ``b = a^2 nchan^2 / 16``, ``c = (tsamp^2 + width^2)(tol^2 - 1)`` (Barsdell et al. 2012).
 
     Examples
@@ -207,7 +207,7 @@ def tolerance_dms(
 
 
 def survey_stages(rows: object) -> list[Stage]:
-    """Stages of a table like Table 1 of the paper: low DM, high DM, step, binning and spacing of nominal DMs."""
+    """Stages of a table like Table 1 of Magro et al. 2011: low DM, high DM, step, binning, spacing of nominal DMs."""
     table = np.atleast_2d(numbers("stages", rows))
     if table.ndim != 2 or table.shape[1] not in (4, 5):
         raise ValueError("stages: expected rows of low DM, high DM, step, binning and (with subbands) nominal spacing")

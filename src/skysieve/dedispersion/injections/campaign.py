@@ -1,4 +1,4 @@
-"""Injection campaigns: pulses are added to noise or to data, the search runs as for a user, and finds are counted."""
+"""Injection campaigns: pulses are added to noise or to data, the data are searched, and found pulses are counted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["completeness"]
 AHEAD = 6
 """Segments, without and with pulses, that may be in memory at the same time."""
 SAME = 0.05
-"""Candidates at the same place are the same if their S/N differ by at most this part."""
+"""Candidates at the same time and DM are the same if their S/N differ by at most this fraction."""
 
 
 def completeness(
@@ -75,34 +75,40 @@ def completeness(
     Parameters
     ----------
     data : Filterbank, path, sequence of paths, or Noise
-        Data that get pulses, as often as needed for ``n`` of them, each time others; or the noise of a receiver.
+        Data to which pulses are added, or the noise of a receiver.  The same data are used repeatedly, with other
+        pulses each time, until ``n`` pulses have been injected.
     dms : DMPlan or array_like
-        What is searched, as for `search`.
+        The DMs to search, as for `search`.
     n : int
-        Pulses; 0 for none, to count false candidates.
+        Number of pulses; with 0 only false candidates are counted.
     hours : float
-        Least hours of noise in which candidates would be false: after the last pulse there is noise alone until then.
+        Least hours of noise in which candidates count as false.  After the last pulse, noise without pulses is searched
+        until this time is reached.
     snr : sequence of float
-        S/N of the ideal boxcar, after smearing within channels and sampling; each for a share of the pulses.
+        S/N of the ideal boxcar, after smearing within channels and sampling; each value is given to an equal share of
+        the pulses.
     dm, width, scatter, index : tuple, list or float
-        A tuple of the lowest and the highest value, from which each pulse is drawn; or values, of which all
-        combinations are injected.  Width (FWHM, s) is drawn evenly in its logarithm, DM, scatter (s at mid band) and
-        spectral index evenly.  DMs are by default those from 10% to 90% of the range that is searched.
+        A tuple of the lowest and the highest value, between which the value of each pulse is drawn; or a list of
+        values, of which all combinations are injected.  Width (FWHM, s) is drawn uniformly in its logarithm; DM,
+        scatter (s at mid band) and spectral index are drawn uniformly.  By default DMs are drawn from 10% to 90% of the
+        range that is searched.
     band : (float, float) or list of them
-        Part of the band that pulses fill, from its bottom, 0, to its top, 1; or several.
+        Part of the band that pulses fill, as fractions from 0 at its bottom to 1 at its top; or a list of such parts.
     interference : str or sequence of str
-        Kinds of interference to add, see `injections.interference.KINDS`, or "all".  What it covers is counted: the
-        S/N of a pulse is then that in the samples that survive, and `Completeness.recall` leaves out pulses that lose
-        over 20% (`Completeness.too_much_lost`).
+        Kinds of interference to add, see `injections.interference.KINDS`, or "all".  The samples that it covers are
+        counted as lost: the S/N of a pulse is that in the samples that remain, and `Completeness.recall` leaves out
+        pulses that lose over 20% (`Completeness.too_much_lost`).
     strength : float
         Factor of the heights of the interference.
     prepare : callable, optional
-        ``prepare(data)`` returns the data to search and a mask or None: filters that a user applies before the search.
+        ``prepare(data)`` returns the data to search and a mask or None.  It stands for the filters that a user applies
+        before the search.
     seed : int
         Campaigns of different seeds share neither pulses nor noise.
     parts : path, optional
-        The counts of each finished segment are saved under this name, with ``-00000.npz`` and so on after it; those
-        that exist are not searched again.  They belong to one campaign: use another name for other arguments.
+        The counts of each finished segment are saved under this name, with ``-00000.npz`` and so on after it.  Segments
+        whose files exist are not searched again.  The files belong to one campaign: use another name for other
+        arguments.
     progress : bool or callable
         True draws a bar of the pulses; a callable gets ``(done, total)``.
     **options
@@ -115,8 +121,8 @@ def completeness(
     Raises
     ------
     ValueError
-        A range is not one or reaches beyond the DMs that are searched, the data are too short for a pulse or do not
-        vary, or all channels are masked.
+        A range is invalid or reaches beyond the DMs that are searched, the data are too short for a pulse or constant,
+        or all channels are masked.
 
     Examples
     --------
@@ -156,7 +162,7 @@ def completeness(
         if n:
             _check_dms(grid, plan.job.stages)
         own = None
-        if noise is None:  # also what noise may raise over the threshold
+        if noise is None:  # also find candidates that added noise may raise over the threshold
             with SearchPlan(first, dms, **{**options, "threshold": (1 - SAME) * plan.job.threshold}) as faint:
                 own = execute(faint, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
@@ -222,7 +228,7 @@ def completeness(
 
 
 def _device_noise(plan: SearchPlan, noise: Noise | None, fb: Filterbank) -> DeviceNoise | None:
-    """What makes the noise on the GPU that searches it; None where several do, or where it takes too much memory."""
+    """A generator of noise on the GPU that searches it; None if several GPUs search or if it takes too much memory."""
     if noise is None or plan.device.kind != "cuda" or plan.gpus > 1 or fb.dtype != np.uint8:
         return None
     if 2 * AHEAD * fb.nsamp * fb.nchan > plan.device.free_memory / 2:
@@ -250,7 +256,7 @@ def _part(parts: str | os.PathLike[str], number: int) -> Path:
 
 
 def _saved(parts: str | os.PathLike[str] | None, number: int) -> Completeness | None:
-    """What was saved of a segment."""
+    """The saved counts of a segment; None if it was not saved."""
     if parts is None or not _part(parts, number).exists():
         return None
     return Completeness.load(_part(parts, number))
@@ -259,8 +265,8 @@ def _saved(parts: str | os.PathLike[str] | None, number: int) -> Completeness | 
 def _reach(pulse: Pulse, wide: float, found: Candidates, per_dm: float) -> float:
     """Seconds by which events of a pulse at wrong DMs are early or late.
 
-    A DM error that smears the pulse over ``m`` widths leaves ``1 / sqrt(m)`` of the S/N to a window of ``m`` widths,
-    and moves it by half of that.  Noise adds up to 2.5.
+    If a DM error smears the pulse over ``m`` widths, a window of ``m`` widths has ``1 / sqrt(m)`` of the S/N, and is
+    shifted by half of the smearing.  Noise can add up to 2.5 to the S/N.
     """
     smeared = (pulse.snr / max(1.0, found.threshold - 2.5)) ** 2 * wide
     dm = (found.observation.dm or 0.0) + pulse.dm
@@ -276,7 +282,7 @@ def _times(found: Candidates) -> NDArray[np.float64]:
 
 
 def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.bool_]:
-    """Which candidates the data have without pulses: the same time and DM, and an S/N within `SAME`."""
+    """Mask of candidates that the data have without pulses: at the same time and DM, with an S/N within `SAME`."""
     out = np.zeros(len(found), bool)
     if data is None:
         return out
@@ -296,10 +302,11 @@ def _match(
     known: NDArray[np.bool_],
     window: NDArray[np.float64] | None = None,
 ) -> tuple[list[tuple[Any, ...]], list[tuple[float, float, float]], float]:
-    """A row for each pulse, the candidates of no pulse, and the seconds that are near a pulse.
+    """Identify candidates with pulses.
 
-    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.  ``window`` is
-    their `window_snr`.
+    Returns a row for each pulse, the candidates that belong to no pulse, and the seconds of data near a pulse.
+    ``known`` candidates, which the data have without pulses, belong to no pulse and are not false.  ``window`` is the
+    `window_snr` of the candidates.
     """
     per_dm, base = spread_per_dm(obs, constant), obs.dm or 0.0  # DMs of a series are relative to its own
     times, taken = _times(found), known.copy()

@@ -1,4 +1,4 @@
-"""Kernels of campaigns: shapes of pulses, pulses that are added to noise, the best window near a pulse (numba)."""
+"""Kernels of campaigns: shapes of pulses, the addition of pulses to noise, the best window near a pulse (numba)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ JIT = {"nogil": True, "error_model": "numpy"}
 
 
 FEW = 0.2
-"""Standard deviations of a pulse below which samples and smearing are short: the error of a sample is at most 1.4e-5 of
-the height."""
+"""Samples and smearing shorter than this many standard deviations of a pulse are approximated; the error of a sample is
+at most 1.4e-5 of the height."""
 
 
 @njit(**JIT)

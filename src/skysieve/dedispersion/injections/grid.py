@@ -1,4 +1,4 @@
-"""Which pulses a campaign injects: values of which every combination is injected, and ranges to draw from."""
+"""`PulseGrid`, the parameters of the pulses of a campaign: values that are all combined, and ranges to draw from."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Axis = Sequence[float] | float
 class PulseGrid:
     """Values and ranges of the parameters of pulses.
 
-    Of parameters with values every combination is injected; parameters with a range (a tuple of two numbers) are drawn
-    for each pulse: widths evenly in their logarithm, the others evenly.
+    If parameters are values, every combination of them is injected.  If a parameter is a range (a tuple of two
+    numbers), it is drawn for each pulse: the width uniformly in its logarithm, the other parameters uniformly.
 
     Attributes
     ----------
     snr : sequence of float
-        Values, of the ideal boxcar after smearing within channels and sampling.
+        S/N of the ideal boxcar, after smearing within channels and sampling.
     dm, width, scatter, index : tuple, list or float
         As in `Pulse`.
     band : (float, float) or list of them
@@ -37,7 +37,7 @@ class PulseGrid:
     Raises
     ------
     ValueError
-        A value is not a number, or not one of its kind.
+        A value is not a number, or is out of the range of its parameter.
 
     Examples
     --------
@@ -75,9 +75,9 @@ class PulseGrid:
 
     @classmethod
     def parse(cls, text: str, **usual: Any) -> PulseGrid:
-        """Read ``name=values`` with ``;`` between the names.
+        """Read a grid from text: ``name=values``, separated by ``;``.
 
-        Values have commas between; ``low:high`` is a range to draw from, for ``band`` a part of the band.
+        Values are separated by commas.  ``low:high`` is a range to draw from, or for ``band`` a part of the band.
 
         Parameters
         ----------
@@ -155,9 +155,10 @@ class PulseGrid:
         return [dict(zip(listed, some, strict=True)) for some in itertools.product(*listed.values())]
 
     def draw(self, n: int, rng: np.random.Generator) -> list[dict[str, Any]]:
-        """Parameters of ``n`` pulses in random order, each combination as often as any other, or once more.
+        """Parameters of ``n`` pulses in random order.
 
-        Which ones come once more is random.
+        The numbers of pulses of any two combinations differ by at most one; the combinations that occur once more are
+        chosen at random.
         """
         combinations = self._combinations()
         count = len(combinations)

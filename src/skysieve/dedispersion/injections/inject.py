@@ -1,4 +1,4 @@
-"""Pulses of known S/N in a file: one, or many with a table of what was injected."""
+"""Injection of pulses of known S/N into data: a single pulse, or many pulses with a table of their parameters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ TRUTHS = np.dtype([
     ("snr", "f8"), ("dm", "f8"), ("time", "f8"), ("mjd_top", "f8"), ("width", "f8"), ("effective_width", "f8"),
     ("scatter", "f8"), ("index", "f8"), ("band_low", "f8"), ("band_high", "f8"), ("clipped", "f8"),
 ])  # fmt: skip
-"""Columns of what was injected.  ``time`` (s) and ``mjd_top`` are those of the middle of the ideal boxcar, of length
-``effective_width``, at the top of the band; ``clipped`` is the fraction of the counts that the range of the samples cut
-off."""
+"""Columns of the table of injected pulses.  ``time`` (s) and ``mjd_top`` are the arrival times, at the top of the band,
+of the middle of the ideal boxcar, whose length is ``effective_width``.  ``clipped`` is the fraction of the counts that
+exceed the range of the samples."""
 NEAR = 16_384
-"""Samples around one pulse, from pieces of which its noise is measured."""
+"""Length of the range around a pulse, in samples, from pieces of which the noise is measured."""
 UNITS = {"dm": "pc / cm3", "time": "s", "mjd_top": "d", "width": "s", "effective_width": "s", "scatter": "s"}
 
 
@@ -52,20 +52,20 @@ def inject(
 ) -> Filterbank:
     """Add a pulse of known S/N to data.
 
-    The counts that are added, less those that saturated samples cannot take, sum to those of the S/N: samples that have
-    their largest value already are few on average, and the others of the channel get more.  Fractions are carried from
-    sample to sample and from channel to channel, so that rounding changes the sum by half a count at most.
+    The counts are divided by the fraction of the samples of their channel that are not saturated, so that after
+    clipping they have, on average, the sum that the S/N requires.  Fractions of counts are carried from sample to
+    sample and from channel to channel, so that rounding changes the sum by half a count at most.
 
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
         The data are not changed.
     dm, time : float
-        pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
+        DM in pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
     snr : float
         S/N of the window that holds the de-dispersed pulse, before scattering widens it.
     width : float
-        Seconds.
+        Width of the pulse, seconds.
     scatter, alpha : float
         See `fake`.
     sigma : array_like, optional
@@ -181,11 +181,11 @@ def inject_grid(
     Parameters
     ----------
     data : Filterbank, path, sequence of paths, or Noise
-        Noise is as long as its ``duration``.
+        A `Noise` gives noise for its ``duration``.
     grid : PulseGrid
-        Pulses are at its times, or follow each other at least two sweeps apart.
+        Pulses arrive at the times of the grid.  Without times they follow each other at least two sweeps apart.
     n : int, optional
-        Pulses; by default one of each combination.
+        Number of pulses; by default one of each combination.
     seed : int
     dm_constant : float
 

@@ -1,4 +1,4 @@
-"""Shapes of radio interference and of faults of receivers, written into samples; the same for any cut of the data."""
+"""Simulated radio interference and faults of receivers, which do not depend on the ranges in which data are read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "interference", "with_interference"]
 
 HELD_PIECE = 2**21
-"""Samples into which interference is written at a time, where all are held."""
+"""Number of samples into which interference is written at a time if all samples are held in memory."""
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """Samples as floats, and what a shape needs to know of them; the shape changes ``x`` and ``spoiled``."""
+    """Samples as floats, with their properties; a kind of interference changes ``x`` and ``spoiled``."""
 
     x: NDArray[np.float32]
     spoiled: NDArray[np.bool_]
@@ -49,14 +49,14 @@ class _Samples:
         return slice(max(0, first - self.start), max(0, last - self.start))
 
     def cycles(self, seconds: float, before: int = 1) -> Iterator[tuple[int, float]]:
-        """Number and beginning of the periods of ``seconds`` that the samples touch, and of ``before`` others."""
+        """Number and start of the periods of ``seconds`` that overlap the samples, and of ``before`` earlier ones."""
         first = math.floor(self.start * self.tsamp / seconds)
         stop = math.ceil((self.start + len(self.x)) * self.tsamp / seconds)
         for k in range(max(0, first - before), stop):
             yield k, k * seconds
 
     def chosen(self, fraction: float, longest: int, key: int) -> NDArray[np.int64]:
-        """Channels in runs of up to ``longest``, a fraction of all; they depend on the seed only."""
+        """The given fraction of the channels, in runs of up to ``longest``; the choice depends on the seed only."""
         nchan, rng = self.x.shape[1], self.rng(key)
         wanted = max(1, round(fraction * nchan))
         which: set[int] = set()
@@ -184,7 +184,7 @@ def _constants(s: _Samples) -> None:
 def _drift(seconds: float) -> Callable[[_Samples], None]:
     def drift(s: _Samples) -> None:
         t = (s.start + np.arange(len(s.x))) * s.tsamp
-        if s.whole:  # whole numbers would step all at once
+        if s.whole:  # without dither all samples would step from one integer to the next at once
             from .cpu_noise import hashed
 
             dither = np.empty(s.x.shape, np.float32)
@@ -197,7 +197,7 @@ def _drift(seconds: float) -> Callable[[_Samples], None]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of interference: what it does, and a sentence for the help."""
+    """A kind of interference: the function that writes it, and a sentence for the help."""
 
     write: Callable[[_Samples], None]
     help: str

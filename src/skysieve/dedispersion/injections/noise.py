@@ -1,4 +1,4 @@
-"""Noise of a receiver for as many segments as a campaign needs, optionally with interference."""
+"""Simulated noise of a receiver for the segments of a campaign, and the noise that is measured in data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["Levels", "Noise", "clipped_moments", "levels", "measured"]
 
 CLIP = 4.0
-"""Sigmas beyond which samples do not count for level and sigma."""
+"""Samples farther than this from the median, in sigma, do not count for level and sigma."""
 PIECES, PIECE = 16, 1024
-"""Pieces of data, and samples of each, from which level and sigma of each channel are taken."""
+"""Number of pieces of data, and samples of each piece, from which level and sigma of each channel are measured."""
 
 
 class QuickNoise(NoiseReader):
-    """Gaussian noise whose samples take a third of the time of those of `NoiseReader`."""
+    """Gaussian noise that is computed in a third of the time of `NoiseReader`."""
 
     def draw(self, rng: np.random.Generator, out: NDArray[np.float32]) -> None:
         """Draw numbers of sigma 1 around 0, from 32 random bits each."""
@@ -71,7 +71,7 @@ class Noise:
         return self.nbits >= 4
 
     def segment(self, seed: int, number: int = 0) -> Filterbank:
-        """Noise that depends on the seed and the number of the segment: any other pair has other noise."""
+        """Noise of a segment; each pair of seed and number of the segment has different noise."""
         freqs = np.sort(regular_freqs(self.fch1, self.foff, self.nchan))[::-1]
         obs = Observation(freqs, self.tsamp, self.nbits, 56000.0, "noise", "Fake")
         nsamp = max(1, round(self.duration / self.tsamp))
@@ -81,7 +81,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Levels:
-    """What the noise of each channel is, in counts; arrays of float64, shape (nchan,).
+    """Properties of the noise of each channel, in counts; arrays of float64, shape (nchan,).
 
     Attributes
     ----------
@@ -97,9 +97,9 @@ class Levels:
 
 
 def levels(fb: Filterbank, noise: Noise | None) -> Levels:
-    """Level and sigma of each channel: those of simulated noise, rounding included; of data measured.
+    """Level and sigma of each channel: known for simulated noise, including its rounding, and measured for data.
 
-    Pieces in which a channel does not vary, because the beam is silent there, do not count.
+    Pieces in which a channel is constant, because the beam has no signal in them, do not count.
     """
     if noise is not None and noise.analog:
         level, sigma = LEVELS[noise.nbits]
@@ -112,7 +112,7 @@ def levels(fb: Filterbank, noise: Noise | None) -> Levels:
 def levels_between(fb: Filterbank, start: int, stop: int) -> Levels:
     """Level, sigma and room of each channel, measured in pieces of the samples ``start : stop``.
 
-    Pieces in which a channel does not vary do not count, unless it varies in none.
+    Pieces in which a channel is constant do not count, unless it is constant in all.
     """
     count = min(stop - start, PIECE)
     starts = np.unique(np.linspace(start, stop - count, PIECES).astype(int))
@@ -137,7 +137,7 @@ def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[n
     finite = np.isfinite(x)
     empty = ~finite.any(axis=1)
     x[empty], finite[empty] = 0.0, True
-    quantile: Any = np.quantile if finite.all() else np.nanquantile  # the latter is ten times slower
+    quantile: Any = np.quantile if finite.all() else np.nanquantile  # `nanquantile` is ten times slower
     x[~finite] = np.nan
     low, middle, high = quantile(x, (0.25, 0.5, 0.75), axis=1)
     spread = (high - low) / 1.3489795
@@ -147,7 +147,7 @@ def clipped_moments(block: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def level_near(block: NDArray[Any], known: Levels) -> NDArray[np.float64]:
-    """Mean of each row without values beyond `CLIP` sigma of it: the level of data that drift."""
+    """Mean of each row, without values more than `CLIP` sigma away from it: the local level of data that drift."""
     x = block.astype(np.float32)
     good = np.isfinite(x)
     x[~good] = 0.0

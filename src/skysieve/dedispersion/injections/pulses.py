@@ -83,7 +83,7 @@ class Recorded:
     first : int64, shape (nchan,)
         First sample of each channel.
     counts : float64, shape (nchan, samples)
-        What the pulse adds.
+        Counts that the pulse adds to the samples.
     delays : int64, shape (nchan,)
         Delay of each channel behind the top of the band, in whole samples.
     begin, length : int
@@ -98,14 +98,14 @@ class Recorded:
 
 
 def spread_per_dm(obs: Observation, dm_constant: float) -> float:
-    """Seconds over which a DM error of 1 spreads a pulse; almost 0 for one channel, in which no DM can be wrong."""
+    """Seconds over which a DM error of 1 spreads a pulse; almost 0 for one channel, where the DM has no effect."""
     return max(dm_constant * (float(obs.freqs.min()) ** -2 - obs.top**-2), 1e-12)
 
 
 def _times(
     obs: Observation, pulse: Pulse, dm_constant: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """For each channel, delay after the top of the band, smearing and time constant of scattering, seconds."""
+    """For each channel, delay after the top of the band, smearing, and time constant of scattering; all in seconds."""
     f, half = obs.freqs, abs(obs.foff) / 2
     delay = delay_seconds(f, pulse.dm, obs.top, dm_constant)
     smear = delay_seconds(f - half, pulse.dm, obs.top, dm_constant)
@@ -114,7 +114,7 @@ def _times(
 
 
 def extent(obs: Observation, pulse: Pulse, dm_constant: float) -> tuple[NDArray[np.int64], int]:
-    """The first sample of a pulse in each channel, and its number of samples in all of them."""
+    """The first sample of a pulse in each channel, and the number of samples, which is the same in all channels."""
     delay, smear, tau = _times(obs, pulse, dm_constant)
     before = _SIGMAS * pulse.width / FWHM + smear / 2
     first = np.floor((pulse.time + delay - before) / obs.tsamp).astype(np.int64)
@@ -169,14 +169,14 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
 
 
 LEAST_ROOM = 0.05
-"""At least this fraction of the samples of a channel is taken to have room for more."""
+"""Lower limit of the fraction of the samples of a channel to which counts can be added."""
 
 
 def whole_counts(counts: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.int32]:
     """Whole numbers to add to samples: the counts of each channel divided by its room (see `noise.Levels`).
 
-    What is not clipped then sums to the counts.  Fractions are carried from sample to sample and from channel to
-    channel, so that rounding changes the sum by half a count at most.
+    After saturated samples are clipped, the counts that were added have the wanted sum on average.  Fractions are
+    carried from sample to sample and from channel to channel, so that rounding changes the sum by half a count at most.
     """
     running = np.rint(np.cumsum(counts / np.maximum(room, LEAST_ROOM)[:, None]))
     return np.diff(running, prepend=0.0).reshape(counts.shape).astype(np.int32)

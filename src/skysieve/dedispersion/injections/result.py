@@ -1,4 +1,4 @@
-"""What an injection campaign found: a row for each pulse, false candidates, and their rates with intervals."""
+"""`Completeness`, the result of an injection campaign: a row for each pulse, false candidates, rates with intervals."""
 
 from __future__ import annotations
 
@@ -28,18 +28,25 @@ TRIALS = np.dtype([
     ("dm_error", "f8"),
     ("time_error", "f8"), ("width_found", "f8"), ("candidates", "i8"),
 ])  # fmt: skip
-"""Columns of the pulses.  ``left`` is the fraction of the samples of the ideal boxcar that interference and gaps leave,
-``snr_left`` the ideal S/N in them, ``clipped`` the fraction of the counts that the range of the samples cuts off;
-``snr_known`` is the S/N that a detector has which knows DM, time and width: in data, the noise is the scatter of such
-windows around the pulse, if that is surely more than that of independent samples; ``snr_near`` the highest S/N, in the
-same noise, of one that knows them and takes the best of the DMs, times and widths of the search that count as this
-pulse (NaN in data and under interference); ``snr_window`` is the S/N in the window that DM, time and width of the
-candidate describe, in the samples before any cleaning (`window_snr`; NaN if ``prepare`` changes them); ``candidates``
-counts those of the pulse and within its reach; numbers of what was not found are NaN."""
+"""Columns of the table of pulses.
+
+- ``left``: fraction of the samples of the ideal boxcar that interference and gaps leave; ``snr_left``: ideal S/N in
+  these samples.
+- ``clipped``: fraction of the counts that exceed the range of the samples.
+- ``snr_known``: S/N in a detector that knows DM, time and width.  In data, its noise is the scatter of such windows
+  around the pulse, if that is significantly larger than the scatter of independent samples.
+- ``snr_near``: highest S/N, in the same noise, at the DMs, times and widths of the search that count as this pulse (NaN
+  in data and with interference).
+- ``snr_window``: S/N in the window given by DM, time and width of the candidate, in the samples before any cleaning
+  (`window_snr`; NaN if ``prepare`` changes the samples).
+- ``candidates``: number of candidates of the pulse and within its reach.
+
+Values of pulses that were not found are NaN.
+"""
 LEAST_LEFT = 0.8
-"""Pulses of which less survives do not count in the recall."""
+"""Pulses with a smaller fraction of samples left do not count in the recall."""
 BINS = 8
-"""Bins of a quantity that has more values."""
+"""Number of bins of a quantity that has many values."""
 UNITS = {"dm": "pc / cm3", "time": "s", "width": "s", "effective_width": "s", "scatter": "s", "dm_error": "pc / cm3",
          "time_error": "s", "width_found": "s"}  # fmt: skip
 CONFIDENCE = 0.95
@@ -50,7 +57,7 @@ NAMES = {"snr": "S/N", "dm": "DM"}
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Completeness(Result):
-    """The answer of `completeness`.
+    """The result of `completeness`.
 
     Attributes
     ----------
@@ -61,12 +68,14 @@ class Completeness(Result):
     hours : float
         Hours of data in which a candidate would have counted as false.
     threshold : float
+        S/N of the search.
     receiver : str
-        The band.
+        Number of channels and frequency range.
     seconds : float
         Time that the campaign took.
     searching : float
-        Seconds of it in which data were searched; the rest went into making noise and pulses and into counting.
+        Part of this time in which data were searched, in seconds; the rest went into making noise and pulses and into
+        counting.
     """
 
     trials: NDArray[Any]
@@ -86,7 +95,7 @@ class Completeness(Result):
 
     @classmethod
     def join(cls, parts: Sequence[Completeness]) -> Completeness:
-        """Several campaigns with one threshold as one, for example those of several files."""
+        """Join campaigns with the same threshold, for example campaigns on several files."""
         if not parts or len({one.threshold for one in parts}) > 1:
             raise ValueError("parts: expected one or more campaigns with the same threshold")
         where = list(dict.fromkeys(one.receiver for one in parts))
@@ -102,26 +111,30 @@ class Completeness(Result):
         return self.trials[~(self.trials["left"] >= LEAST_LEFT)]
 
     def recall(self, by: str = "snr") -> Table:
-        """The part of the pulses that was found, for each injected S/N or by another quantity.
+        """The fraction of the pulses that was found, for each injected S/N or by another quantity.
 
         Parameters
         ----------
         by : str
-            A column of `TRIALS`.  If it has more than 12 values, it is cut into 8 bins of equally many pulses, of which
-            the table has the lower edges.
+            A column of `TRIALS`.  If it has more than 12 values, it is divided into 8 bins of equally many pulses; the
+            table gives their lower edges.
 
         Returns
         -------
         astropy.table.Table
-            The quantity, ``pulses``, ``recall`` with its interval of 95% (``low``, ``high``; Clopper and Pearson 1934),
-            ``known``: the part that a detector finds which knows DM, time and width, with the same threshold on the
-            same noise; ``ratio``: the median of S/N recovered over injected (in the samples that survive);
-            ``window_ratio``: the same of ``snr_window``; ``known_ratio``: that of the detector that knows all, of the
-            pulses that reach its threshold;
-            ``expected`` and ``expected_ratio``: recall and ratio of a detector that takes the best of the DMs, times
-            and widths which count as this pulse, on the same noise (see `TRIALS`);
-            ``candidates`` for each pulse, mean; ``time_error`` (s), ``dm_error``: medians of their modulus;
-            ``width_ratio``: the median of the width found over the effective width.
+            A row for each value or bin of the quantity, with the columns:
+
+            - ``pulses``: number of pulses; ``recall``: fraction of them that was found, with its 95% confidence
+              interval ``low``, ``high`` (Clopper and Pearson 1934).
+            - ``known``: recall of a detector that knows DM, time and width, with the same threshold on the same noise.
+            - ``expected``: recall of a detector that takes the best of the DMs, times and widths that count as this
+              pulse, on the same noise (see `TRIALS`).
+            - ``ratio``: median ratio of recovered to injected S/N, in the samples that are left; ``window_ratio``: the
+              same for ``snr_window``; ``known_ratio`` and ``expected_ratio``: the same for these two detectors, over
+              the pulses that reach their threshold.
+            - ``candidates``: mean number of candidates for each pulse.
+            - ``time_error`` (s), ``dm_error``: medians of the absolute values.
+            - ``width_ratio``: median ratio of the width found to the effective width.
         """
         from astropy.table import Table
         from scipy.stats import beta
@@ -156,7 +169,7 @@ class Completeness(Result):
         return Table(rows=rows)
 
     def false_rate(self) -> tuple[float, float, float]:
-        """False candidates an hour, and their interval of 95% (Garwood 1936)."""
+        """Number of false candidates per hour, and its 95% confidence interval (Garwood 1936)."""
         from scipy.stats import chi2
 
         k, tail = len(self.false), (1 - CONFIDENCE) / 2
@@ -263,7 +276,7 @@ class Completeness(Result):
 
 
 def _ratio(some: NDArray[Any], name: str) -> float:
-    """Median of an S/N over the injected one; NaN of none."""
+    """Median ratio of an S/N to the injected S/N; NaN without pulses."""
     ratios = some[name] / some["snr_left"]
     ratios = ratios[np.isfinite(ratios)]
     return float(np.median(ratios)) if len(ratios) else math.nan

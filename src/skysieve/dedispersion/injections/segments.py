@@ -1,4 +1,4 @@
-"""Segments of a campaign: pulses are placed and recorded, noise is made in memory, ideal detectors look at it.
+"""Segments of a campaign: noise with pulses, and the S/N of the pulses in ideal detectors.
 
 Two segments of noise are made by several threads while the one before is searched.
 """
@@ -33,40 +33,41 @@ if TYPE_CHECKING:
 AROUND = 256
 """Least samples before and after a pulse from which the level of data is measured."""
 WINDOWS, LEAST_BESIDE, RED = 32, 2048, 3.5
-"""Windows, and samples at least, before and after a pulse from which the noise of data is measured.  The scatter of the
-windows counts if it exceeds that of independent samples by more than this over the root of their number: three errors
-of a median deviation."""
+"""The noise of data is measured in ``WINDOWS`` windows before and after a pulse, and in at least ``LEAST_BESIDE``
+samples.  The scatter of the windows is used if it exceeds that of independent samples by more than ``RED`` over the
+root of their number, which is three errors of a median deviation."""
 MARGIN = 0.5
-"""Most seconds before the first pulse, and between pulses beside their sweeps."""
+"""Most seconds before the first pulse, and between pulses in addition to their sweeps."""
 FAINT = 4.0
-"""S/N below which a pulse has no events; at wrong DMs, one of S/N s has some over its width times (s / 4)^2."""
+"""S/N below which a pulse has no events.  At wrong DMs, a pulse of S/N s has events over its width times (s / 4)^2."""
 HELD = 2**30
 """Most samples of a segment of noise that is made in memory; longer ones are made when they are read."""
 FINE, MOST_SUMS = 64, 48
-"""Samples of a pulse, after binning, and sums at different DMs, among which the best window near a pulse is sought."""
+"""The best window near a pulse is sought in samples that are binned so that a long pulse has about ``FINE`` of them,
+and in at most ``MOST_SUMS`` sums at different DMs."""
 LATE, WIDEST = 2.0, 3.0
-"""Windows near a pulse: the distance of their centre, and their length, in effective widths of the pulse."""
+"""Largest distance of the centre, and largest length, of windows near a pulse, in effective widths of the pulse."""
 
 
 @dataclass
 class Placed:
-    """A pulse that was added, and what ideal detectors see of it.
+    """A pulse that was added, and its S/N in ideal detectors.
 
     Attributes
     ----------
     pulse, made
     known : float
-        S/N of the detector that knows DM, time and width, in the samples that survive.  The noise of data is that of
-        such windows around the pulse, if it is more than that of independent samples.
+        S/N in a detector that knows DM, time and width, in the samples that are left.  In data, its noise is the
+        scatter of such windows around the pulse, if that is larger than the scatter of independent samples.
     near : float
         Highest S/N of a detector that knows the level and sigma and tries the DMs, times and widths of the search that
         count as this pulse; NaN in data and under interference.
     left : float
-        Fraction of the samples of its window that survive interference and gaps.
+        Fraction of the samples of its window that interference and gaps leave.
     snr_left : float
-        Its ideal S/N in these samples.
+        Ideal S/N in these samples.
     clipped : float
-        Fraction of its counts that the range of the samples cuts off.
+        Fraction of the counts that exceed the range of the samples.
     """
 
     pulse: Pulse
@@ -85,7 +86,7 @@ class Segment:
     Attributes
     ----------
     base, searched : Filterbank
-        Without and with pulses and interference.
+        The data without, and with, pulses and interference.
     placed : list of Placed
     """
 
@@ -113,10 +114,10 @@ class HeldReader:
 def place(
     fb: Filterbank, wanted: Sequence[dict[str, Any]], constant: float, highest: float, rng: np.random.Generator
 ) -> Iterator[Pulse]:
-    """Pulses, one after the other, as long as they fit into the data.
+    """Yield pulses with arrival times, one after the other, as long as they fit into the data.
 
-    Two neighbours are at least two sweeps of the longer one apart, and farther where a strong one has events at wrong
-    DMs for longer.
+    Two neighbouring pulses are at least two sweeps of the longer one apart, and farther if a strong pulse has events at
+    wrong DMs for a longer time.
     """
     obs, length = fb.observation, fb.nsamp * fb.tsamp
     bottom = float(obs.freqs.min())
@@ -149,7 +150,7 @@ def place(
 
 
 def counts_of(fb: Filterbank, made: Recorded, known: Levels, analog: bool) -> NDArray[Any]:
-    """What is added to the samples."""
+    """The counts that are added to the samples: whole numbers unless they are added before rounding."""
     fractions = analog or fb.dtype.kind == "f"
     return made.counts.astype(np.float32) if fractions else whole_counts(made.counts, known.room)
 
@@ -172,7 +173,7 @@ class Maker:
         Rectangles of the data that are lost.
     threads : int, optional
     device : DeviceNoise, optional
-        Makes noise of bytes in the memory of the GPU that searches it, with the same bits.
+        Generator of 8-bit noise in the memory of the GPU that searches it; the noise is bit-identical.
     """
 
     def __init__(
@@ -193,11 +194,11 @@ class Maker:
             self.device.close()
 
     def making(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Iterator[Segment]:
-        """`make` when the one item is taken."""
+        """Iterator with one item, the result of `make`, which is computed when the item is taken."""
         yield self.make(fb, pulses, seed)
 
     def make(self, fb: Filterbank, pulses: Sequence[Pulse], seed: int) -> Segment:
-        """Data with pulses; ``seed`` is that of the interference."""
+        """Add pulses, and interference with this seed, to the noise or data ``fb``."""
         obs, known = fb.observation, self.known
 
         def recorded(pulse: Pulse) -> tuple[Placed, NDArray[Any]]:
@@ -214,7 +215,7 @@ class Maker:
         reader = None
         if self.kinds:
             reader = InterferenceReader(made, self.kinds, seed, self.strength)
-            if base is not fb:  # in memory; other data are read again
+            if base is not fb:  # noise in memory; other data are read again
                 reader.hold(self.pool)
             made = Filterbank([reader])
 
@@ -284,7 +285,7 @@ class Maker:
 def held_noise(
     reader: NoiseReader, added: Sequence[tuple[NDArray[np.int64], NDArray[Any]]], pool: TaskPool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Noise without and with pulses, shape (samples, channels); one array for both without pulses."""
+    """Noise without and with pulses, shape (samples, channels); the same array twice if there are no pulses."""
     from .cpu_segments import add_level, add_pulse
 
     level, sigma, highest = (np.float32(x) for x in (reader.level, reader.sigma, reader.maximum))
@@ -310,10 +311,10 @@ def ideal(
     one: Placed, fb: Filterbank, counts: NDArray[Any], reader: InterferenceReader | None, lost: NDArray[np.int64],
     known: Levels, analog: bool,
 ) -> None:  # fmt: skip
-    """What a detector sees that knows DM, time and width: the sum over the window of the ideal boxcar.
+    """Set the S/N of a pulse in a detector that knows DM, time and width: the sum over the window of the ideal boxcar.
 
-    Samples that interference covers and samples that the data lack do not count.  Level and noise of data, which drift
-    and have red noise, are measured around the pulse.
+    Samples that interference covers and samples that are missing do not count.  In data, which may drift and have red
+    noise, level and noise are measured around the pulse.
     """
     made, length = one.made, one.made.length
     begin = made.begin + made.delays
@@ -356,7 +357,7 @@ def ideal(
 def redness(
     block: NDArray[Any], begin: NDArray[np.int64], length: int, more: int, sigma: NDArray[np.float64]
 ) -> float:  # fmt: skip
-    """Scatter of de-dispersed windows beside a pulse over that of independent samples, if it is surely more; or 1.
+    """Ratio of the scatter of de-dispersed windows beside a pulse to that of independent samples; 1 if not significant.
 
     Parameters
     ----------
@@ -364,9 +365,9 @@ def redness(
     begin : numpy.ndarray of int64
         The first sample of the pulse in each channel.
     length, more : int
-        Samples of a window, and on each side of it those from which its level is taken.
+        Samples of a window, and samples on each side of it from which its level is taken.
     sigma : numpy.ndarray
-        Of each channel.
+        Sigma of each channel.
     """
     if not len(block):
         return 1.0

@@ -60,7 +60,7 @@ class Events:
         return len(self.snr)
 
     def select(self, which: NDArray[Any]) -> Events:
-        """Those of a mask, or of indices."""
+        """The events that a boolean mask or an array of indices selects."""
         return Events(*(getattr(self, f.name)[which] for f in fields(Events)))
 
 
@@ -191,7 +191,7 @@ class Candidates(Result):
         return self.adds / max(self.seconds, 1e-9)
 
     def summary(self) -> str:
-        """What was found, what was removed, and what was not searched: dropped data, the end of the data at each DM."""
+        """Text on the candidates, the cleaning, and the data that were not searched."""
         lines = [
             f"{len(self)} candidates ({len(self.events)} events above {self.threshold:g} sigma)",
             *self.remarks(),
@@ -220,7 +220,7 @@ class Candidates(Result):
         return found
 
     def facts(self) -> dict[str, str | float]:
-        """What tables say beside their columns."""
+        """The metadata of tables."""
         found: dict[str, str | float] = {
             "dm_constant": self.dm_constant, "threshold": self.threshold, "noise": self.noise,
             "detector": self.detector, "method": self.method, "source": self.observation.source,
@@ -268,7 +268,7 @@ class Candidates(Result):
         """
         parts = {"events": Events, "observation": Observation, "removed": Removed}
         found = load_fields(cls, path, parts)
-        if "peaks" not in found:  # before there was this column, the loudest event of a candidate was its peak
+        if "peaks" not in found:  # in files without this column the loudest event of a candidate was its peak
             events, group = found["events"], found["group"]
             order = np.lexsort((events.time, events.dm_index, -events.snr))[::-1]
             best = np.empty(len(found["snr"]), np.int64)
@@ -298,10 +298,10 @@ def vetoed_text(vetoed: dict[str, int]) -> str:
     """A sentence on vetoed candidates.
 
     >>> vetoed_text({"narrow": 3, "edge": 1})
-    'vetoed, not pulses of the sky: 4 (3 narrow, 1 edge)'
+    'vetoed as interference: 4 (3 narrow, 1 edge)'
     """
     parts = ", ".join(f"{count} {reason}" for reason, count in vetoed.items())
-    return f"vetoed, not pulses of the sky: {sum(vetoed.values())} ({parts})"
+    return f"vetoed as interference: {sum(vetoed.values())} ({parts})"
 
 
 def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) -> str:
@@ -333,7 +333,9 @@ def event_order(
     dm_index: NDArray[np.int64], sample: NDArray[np.int64], width_samples: NDArray[np.int64],
     downsamp: NDArray[np.int64],
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Order of DM, time and width, each window once: pieces of data may both return the events of a divided window.
+    """Indices that sort events by DM, time and width, each window once.
+
+    Two neighbouring chunks of data may both return the events of a divided window.
 
     ``sample`` is the first sample of each window, not binned.
 
@@ -402,6 +404,6 @@ def events_at(events: Events, ref_freq: float, obs: Observation, dm_constant: fl
 
 
 def peaks_of(events: Events, group: NDArray[np.int64], best: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each candidate, how many of its events have the DM of its event ``best``."""
+    """For each candidate, the number of its events at the DM of its event ``best``."""
     same = events.dm_index == events.dm_index[best][group] if len(group) else np.zeros(0, bool)
     return np.bincount(group[same], minlength=len(best)).astype(np.int64)

@@ -12,24 +12,27 @@ JIT = {"nogil": True, "error_model": "numpy"}
 SLACK = 1.4
 """Factor by which the response may lie above that of a top-hat pulse with a flat spectrum."""
 SOFT = 0.25
-"""Part of the narrower of two windows by which the response is widened, less where the pulse is spread over several
-widths: pulses are no top-hats."""
+"""The response is widened by this fraction of the narrower of two windows, since pulses are not top-hats; by less if
+the pulse is spread over several widths."""
 REACH = 12.0
-"""Most widths of an event over which the DM error between it and a stronger event smears a pulse."""
+"""A stronger event explains an event only if the DM error between the two smears a pulse over at most this many widths
+of the event."""
 FAR, RIDGE_FAR = 2.0, 4.0
-"""Largest DM error at which an event explains others, relative to that at which its pulse falls to the threshold: by
-the response, and along a ridge."""
+"""Largest DM error at which an event explains others, by the response and along a ridge.  The unit is the DM error at
+which its pulse falls to the threshold."""
 WIDE = 0.25
 """Least width of an event, relative to the widest boxcar, that a pulse wider than this boxcar may explain."""
 RIDGE = 0.1
-"""Part of the S/N by which the S/N along a ridge of events may fall without dividing it: DMs and widths are steps."""
+"""The S/N may fall by this fraction along a ridge of events without dividing the ridge, since DMs and widths are
+discrete."""
 BROAD = 1.5
 """Greatest width of the events of a ridge, relative to those at its ends."""
 NEAR, EACH = 4, 16
-"""DMs on each side of an event that are looked at first; events that take as long, one by one, as a DM further away."""
+"""Number of DMs on each side of an event that are searched first.  After that, comparing ``EACH`` events one by one
+takes as long as searching one more DM."""
 NARROW, SHARE, FAINT = 0.7, 0.25, 0.02
-"""Of events that add up to a wider one: largest width, least part of its S/N of those that `SLACK` is granted to, and
-of all, relative to those of the wide one."""
+"""Limits for events that add up to a wider event, relative to the wide event: their largest width, the least response
+to which `SLACK` is applied, and the least response that counts."""
 
 
 @njit(**JIT)
@@ -124,7 +127,7 @@ def explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, exces
     most = far if ridge else (1 + SOFT) * far + (width[j] / 2 if wide[j] else 0.0)
     if dt < min(a, b) - most or dt > max(a, b) + most:
         return False
-    # the response at most, without the shares of the channels
+    # an upper limit of the response, which leaves out the fraction of the channels
     limit = SLACK * snr[j] * math.sqrt(min(width[i], width[j]) / max(width[i], width[j]))
     if snr[i] > limit + excess:
         return False
@@ -147,8 +150,8 @@ def explain(
     """Write to ``parent`` the event that explains each event, or -1.
 
     Of the stronger events that explain an event, the one with the nearest DM is its parent; of several, the strongest.
-    Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards; when that has
-    taken longer than to compare all events of the time in question one by one, these are compared.
+    Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards.  When that has
+    taken longer than a comparison with all events within reach in time would, all these are compared one by one.
 
     Parameters
     ----------
@@ -188,7 +191,7 @@ def explain(
         for r in range(ndm):
             if row[i] - r < low and row[i] + r >= high:
                 break
-            if r == NEAR:  # nothing near
+            if r == NEAR:  # no near DM has an event that explains this one
                 side = max(dms[row[i]] - dms[low], dms[high - 1] - dms[row[i]])
                 reach = side * max(abs(top), abs(bottom)) + (1 + SOFT) * (width[i] + most) / 2 + most / 2
                 a, b = first_after(when, ZERO, n, time[i] - reach), first_after(when, ZERO, n, time[i] + reach)
@@ -234,10 +237,10 @@ def explain(
 
 @njit(**JIT)
 def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, parent, waits):
-    """Give a head that narrower heads explain together the one that contributes most as its parent.
+    """Find heads that several narrower heads explain together, and make the one that contributes most their parent.
 
-    They explain it if those that contribute much reach `SLACK` of it, or all of them, as the pulses of a train, what is
-    left without ``excess``.
+    The narrower heads explain a head if its S/N is at most ``excess`` above the sum of their responses, as for the
+    pulses of a train, or above `SLACK` times the sum of the responses of those that contribute at least `SHARE`.
 
     Parameters
     ----------
@@ -246,8 +249,8 @@ def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, p
     safe, known : uint8 (n,)
         Whether no later event can explain an event; whether the parent of an event is known already.
     waits : uint8 (n,)
-        Set for events whose group may still change: those that explain a head which is not safe, or of whose
-        explanation a head is a part that is not safe.
+        Set for heads whose group may still change: those that help to explain a head that is not safe, and those that
+        a head that is not safe helps to explain.
     """
     span = band[0] * (band[3] - band[2])
     when = time[heads]

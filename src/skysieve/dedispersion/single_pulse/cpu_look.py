@@ -1,6 +1,7 @@
-"""What the cut-out of a candidate shows: the numbers of `vetting.Look`, from running sums of sub-bands (numba).
+"""Kernels that compute the numbers of `vetting.Look` from running sums of the sub-bands of a cut-out (numba).
 
-``s`` and ``q`` are running sums of the samples less their level and of their variances, shape (bands, bins + 1).
+``s`` are running sums of the samples less their level, and ``q`` of their variances; both have the shape
+(bands, bins + 1).
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ BROAD = 8
 """Parts of the band in which the power of a candidate is compared with that of windows without dispersion: few, since
 noise adds to each."""
 FEW = 16, 0.6
-"""If one of so many parts of the sub-bands, the strongest, has more than so much of the power, it is left out: bursts
-fill more of them."""
+"""The strongest 1 / ``FEW[0]`` of the sub-bands is left out if it has more than the fraction ``FEW[1]`` of the power,
+since bursts fill more of the band."""
 LOUDEST = 8
-"""One of so many parts of the sub-bands, the strongest, is left out of `vetting.Look.even`: about what radar fills."""
+"""`vetting.Look.even` leaves out the strongest 1 / ``LOUDEST`` of the sub-bands, about the part that radar fills."""
 BRIGHTER = 2.0
-"""S/N by which sub-bands of known interference exceed what the others suggest, from which on the others alone count."""
+"""If the S/N in sub-bands with known interference exceeds what the other sub-bands suggest by more than this, only the
+others count."""
 ASIDE = 0.5
-"""`vetting.Look.aside` is measured if the best window without dispersion has more than this part of the power: it tells
-nothing new of candidates that are much stronger than that."""
+"""`vetting.Look.aside` is measured if the best window without dispersion has more than this fraction of the power.  For
+candidates that are much stronger than this window it adds no information."""
 QUIET, LEAST_QUIET = 0.66, 6
-"""Scatter of the windows of white noise that are not above the median of the five around them, over that of all; and
-such windows from which it is known."""
+"""A window is quiet if it is not above the median of the five around it.  ``QUIET`` is the scatter of the quiet windows
+of white noise relative to that of all, and ``LEAST_QUIET`` the fewest differences from which it is estimated."""
 MAD = 1.4826
 """Standard deviation of normal numbers over the median of their absolute values."""
 
@@ -82,7 +84,7 @@ def chosen(x, some):
     """The rows of ``x`` at the places ``some``."""
     out = np.empty((len(some), x.shape[1]))
     for i in range(len(some)):
-        for k in range(x.shape[1]):  # an assignment of rows takes a second to compile, for its error message
+        for k in range(x.shape[1]):  # the assignment of a whole row takes numba a second to compile
             out[i, k] = x[some[i], k]
     return out
 
@@ -110,7 +112,7 @@ def beside_window(s, q, side, w, guard, near):
 
 @njit(**JIT)
 def strong_few(excess, variance, pulsed, few):
-    """Set which sub-bands are left out since few have most of the power; returns `vetting.Look.free`.
+    """Mark in ``few`` the strongest sub-bands if they have most of the power; returns `vetting.Look.free`.
 
     ``pulsed`` says in which sub-bands interference is known.
     """
@@ -124,7 +126,7 @@ def strong_few(excess, variance, pulsed, few):
         most += power[order[i]]
     for i in range(count):
         few[order[i]] = most > FEW[1] * total
-    known, sums, powers = 0, np.zeros(2), np.zeros(2)  # of sub-bands without known interference, and with
+    known, sums, powers = 0, np.zeros(2), np.zeros(2)  # [0]: sub-bands without known interference; [1]: with it
     for b in range(n):
         i = 1 if few[b] or pulsed[b] else 0
         known += i
@@ -153,9 +155,9 @@ def highest_sums(most: int) -> NDArray[np.float64]:
 def even(excess, variance, highest):
     """`vetting.Look.even`, from sums of sub-bands and their variances.
 
-    Without the strongest ``k`` of ``n`` sub-bands, which noise makes stronger than the others, a burst of S/N ``s`` in
-    all has ``sqrt((n - k) / n) s - t / sqrt(n - k)``.  The sum of the ``k`` highest of ``n`` normal numbers is
-    ``t = highest[n]`` on average.
+    A burst of S/N ``s`` in all ``n`` sub-bands has the S/N ``sqrt((n - k) / n) s - t / sqrt(n - k)`` in all but the
+    strongest ``k``, which noise makes stronger than the others.  ``t = highest[n]`` is the mean of the sum of the ``k``
+    highest of ``n`` normal numbers.
     """
     n, total, power = 0, 0.0, 0.0
     for b in range(len(excess)):
@@ -174,7 +176,7 @@ def even(excess, variance, highest):
 
 @njit(**JIT)
 def second_difference(z, a, b, c):
-    """A value less that on the line through two others at the places ``a`` and ``c``, in units of its error."""
+    """Difference of ``z[b]`` from the line through ``z[a]`` and ``z[c]``, in units of its error."""
     before = (c - b) / (c - a)
     after = 1 - before
     return (z[b] - before * z[a] - after * z[c]) / math.sqrt(1 + before * before + after * after)
@@ -199,10 +201,11 @@ def quiet_places(z, at, count, found):
 
 @njit(**JIT)
 def redness(s, q, w, side, guard, var):
-    """Scatter of windows beside a candidate, over that of white noise: second differences, so that slopes do not count.
+    """Scatter of the windows beside a candidate, relative to that of white noise.
 
-    It is that of the quiet windows if these scatter less than half as much: the others are pulses of a train.  ``var``
-    is the variance of a sample of all sub-bands.
+    It is taken from second differences, so that slopes do not count.  If the quiet windows (see `QUIET`) scatter less
+    than half as much, their scatter is returned: the other windows are pulses of a train.  ``var`` is the variance of a
+    sample of all sub-bands.
     """
     windows, last = max(0, (side - guard) // w), s.shape[1] - 1
     z, at, quiet = np.empty(windows), np.empty(windows, np.int64), np.empty(windows, np.int64)
@@ -236,19 +239,20 @@ def redness(s, q, w, side, guard, var):
 
 @njit(**JIT)
 def undispersed(s, q, edges, power, middle, w, side, sizes, nears, used, window):
-    """The largest sum, over parts of the band, of the squares of the S/N of a window at one time in all parts.
+    """Power of the best window without dispersion: the largest sum over parts of the band of the squares of its S/N.
 
-    Parts count of which the window covers half of the candidate's, or that of it; they have half of its power.
-    ``window`` gets the first bin of the best one, and its last + 1; both are -1 if there is none.
+    The window is at the same time in all parts.  Only parts count in which it overlaps the window of the candidate by
+    half of the shorter of the two; together they need at least half of the candidate's power.  ``window`` gets the
+    first bin of the best window, and its last + 1; both are -1 if there is none.
 
     Parameters
     ----------
     edges : int64 (parts + 1,)
         First sub-band of each part.
     power, middle : float64 (parts,)
-        Square of the candidate's S/N, and its first bin, which never falls, in each part.
+        Square of the candidate's S/N in each part, and its first bin there, which never falls from part to part.
     w, side : int
-        Its width, and its first bin at the top of the band.
+        Width of the candidate, and its first bin at the top of the band.
     sizes, nears : int64
         Widths of the windows, and of the bins on each side of them from which the level is taken.
     used : bool (parts,)
@@ -299,8 +303,8 @@ def undispersed(s, q, edges, power, middle, w, side, sizes, nears, used, window)
 def power_in_parts(s, q, excess, variance, middle, parts, w, side, sizes, nears, aside):
     """Power of the candidate in equal parts of the sub-bands, and that of the best window without dispersion.
 
-    The second one is that of `undispersed`.  ``aside``, if it is not empty, gets the S/N of the candidate in the parts
-    that this window does not touch, and both powers there.
+    The second power is that of `undispersed`.  If ``aside`` is not empty, it gets the S/N of the candidate in the parts
+    that this window does not touch, and both powers in these parts.
     """
     n = len(excess)
     edges, power, first = np.empty(parts + 1, np.int64), np.empty(parts), np.zeros(parts)
@@ -344,7 +348,7 @@ def see(s0, q0, s, q, middle, pulsed, w, side, guard, near, var, size, sizes, ne
     middle : float64 (bands,)
         First bin of the candidate, as observed, on average over a sub-band; changed.
     pulsed : bool (bands,)
-        In which sub-bands interference is known.
+        Whether there is known interference in each sub-band.
     w, side, guard, near : int
         As for `beside_window`.
     var : float64 (channels,)

@@ -13,11 +13,11 @@ import numpy as np
 from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
 
 LEAST_KNOWN = 32
-"""Samples of a channel beside a candidate, from which its level and sigma are known."""
+"""Fewest samples of a channel beside a candidate from which level and sigma of the channel are estimated."""
 ROUNDING = 1e-11
-"""Variances in squares of the mean up to which they are rounding errors: sums of constants gave 9e-13 at most."""
+"""Variance, in units of the squared mean, up to which it is a rounding error: sums of constants gave at most 9e-13."""
 EXACT = 2**15
-"""Samples of a byte of which int32 holds the sum of squares."""
+"""Number of 8-bit samples whose sum of squares fits int32."""
 JIT = {"nogil": True, "error_model": "numpy"}
 ANY_ORDER = JIT | {"fastmath": {"reassoc", "nsz"}}
 """Sums over the channels of a sub-band may be taken in any order, so by vector instructions."""
@@ -176,7 +176,7 @@ def same_variances(gone, size, var, edges, power, flat, lined):
         lined[b] = total
     band_sums(power, edges, flat, ZERO)
     for b in range(len(flat)):
-        for at in range(1, flat.shape[1]):  # slices would take two seconds to compile, for an error message
+        for at in range(1, flat.shape[1]):  # slices would take numba two seconds to compile
             flat[b, at] = flat[b, 0]
 
 

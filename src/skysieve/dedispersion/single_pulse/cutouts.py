@@ -230,7 +230,7 @@ def write_cutouts(
     data: Filterbank | Paths, found: Candidates, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
     plots: bool = True, mask: Mask | None = None, memory: str | float | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Write cut-outs of the loudest candidates of a search to a folder, as ``.h5`` and ``.png``; the files written."""
+    """Write cut-outs of the loudest candidates to a folder, as ``.h5`` and ``.png``; return the names of the files."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -252,7 +252,10 @@ def write_cutouts(
 
 
 class WindowReader:
-    """A stretch of a filterbank as float32, which may reach beyond its ends; missing samples are medians."""
+    """A range of samples of a filterbank as float32.
+
+    The range may reach beyond the ends of the data.  Missing samples take the median of their channel.
+    """
 
     def __init__(self, fb: Filterbank, mask: Mask | None, start: int, nsamp: int) -> None:
         if mask is not None:

@@ -45,7 +45,7 @@ def write_several(found: Sequence[tuple[str, Candidates]], path: str | os.PathLi
     Raises
     ------
     ValueError
-        The format has no room for such a column.
+        The format has no place for such a column.
     """
     one_of("format", format, SEVERAL)
     with written(path) as part:
@@ -99,7 +99,7 @@ def _ecsv_several(found: Sequence[tuple[str, Candidates]], path: Path) -> None:
         table["file"].description = "file that was searched"
         tables.append(table)
     whole = vstack(tables)
-    whole["file"] = whole["file"].astype(str)  # an empty column of names is one of floats
+    whole["file"] = whole["file"].astype(str)  # an empty column has the type float
     whole.meta = {"files": [{"file": name, **one.facts()} for name, one in found]}
     whole.write(path, format="ascii.ecsv", overwrite=True)
 
@@ -172,8 +172,8 @@ TABLE_FORMATS: dict[str, TableFormat] = {
         TableFormat("cand", "a row for each candidate, with Heimdall's columns", _cand),
     )
 }
-"""Formats of tables of candidates: those of `core.table_files`, and of other programs.  All but ``cand``, which has no
-room for it, state the dispersion constant."""
+"""Formats of tables of candidates: those of `core.table_files`, and those of other programs.  All give the dispersion
+constant, except ``cand``, which has no place for it."""
 
 SEVERAL = {"csv": _csv_several, "ecsv": _ecsv_several, "json": _json_several, "parquet": _parquet_several}
-"""What writes the candidates of several searches, in the formats that have room for a column ``file``."""
+"""Functions that write the candidates of several searches, for the formats with a column ``file``."""

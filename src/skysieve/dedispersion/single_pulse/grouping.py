@@ -80,16 +80,16 @@ class Groups:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the groups of a stream.
+    """The groups of the events of a stream that were found before.
 
     Attributes
     ----------
     frontiers : numpy.ndarray of float64
-        For each DM, the seconds before which no more events can come.
+        For each DM, the time in seconds before which no more events can come.
     done, own : numpy.ndarray of bool
-        Events whose candidate was returned before; and what `Groups.own` was for them.
+        Whether the candidate of each event was returned before; and the value that `Groups.own` had then.
     waits : bool
-        Whether the data wait until they are searched, as those of a file do.
+        Whether the data can wait until they are searched, as data in a file can.
     """
 
     frontiers: NDArray[np.float64]
@@ -104,8 +104,9 @@ class Response:
 
     The strongest event is a burst.  A weaker one belongs to a stronger one if its S/N is at most 1.4 times the response
     there, plus ``excess``, or if a ridge of events leads to the stronger one without a dip of more than ``excess`` and
-    a tenth of its S/N, as for bursts that fill a part of the band; if not, it is a burst of its own.  What belongs to
-    an event belongs to its burst.  A wide event that narrower bursts explain together is none.
+    a tenth of its S/N, as for bursts that fill a part of the band; if not, it is a burst of its own.  An event that
+    belongs to another event belongs to the burst of that event.  A wide event that narrower bursts explain together is
+    not a burst.
 
     Attributes
     ----------
@@ -150,7 +151,7 @@ class Response:
         cls, obs: Observation, dms: NDArray[np.float64], ref_freq: float, dm_constant: float,
         widest: NDArray[np.float64], box: int, threshold: float, excess: float, every: bool,
     ) -> Response:  # fmt: skip
-        """That of an observation; arguments as the attributes."""
+        """The response of the band of an observation; the other arguments are attributes."""
         half = abs(obs.foff) / 2 if obs.nchan > 1 else 0.0
         low, high = float(obs.freqs.min()) - half, float(obs.freqs.max()) + half
         return cls(dms, low, high, ref_freq, dm_constant, widest, box, threshold, excess, every)
@@ -220,8 +221,8 @@ class Response:
         k, ref, top, bottom = self.band[:4]
         span = k * (bottom - top)
         loud = (snr / self.threshold) ** 2
-        far = np.maximum(FAR * loud, np.minimum(REACH, RIDGE_FAR * loud)) * width  # the smearing of those it explains
-        alone = np.where(wide, np.inf, REACH * width)  # and of those that may explain it, if none does so yet
+        far = np.maximum(FAR * loud, np.minimum(REACH, RIDGE_FAR * loud)) * width  # smearing of events that it explains
+        alone = np.where(wide, np.inf, REACH * width)  # smearing of events that may explain it, if none does so yet
         far = np.where(parent < 0, np.maximum(far, alone), far)
         last = np.full(len(time), len(self.dms) - 1)
         if span > 0:
@@ -237,7 +238,7 @@ class Response:
         return safe
 
     def most(self, events: Events, head: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The highest S/N that a pulse gives to events, of those at which it peaks: ``head`` for each event."""
+        """The highest S/N that a pulse can give to each event, if the pulse peaks at the event ``head``."""
         dm, k, _, top, bottom, _, dense = self.dms[events.dm_index], *self.band
         error, width, other = dm - dm[head], events.width, events.width[head]
         narrow, wide = np.minimum(width, other), np.maximum(width, other)
@@ -249,7 +250,7 @@ class Response:
         return np.where(inside, snr, 0.0)
 
     def reach(self, width: NDArray[np.float64], widest: NDArray[np.float64] | float) -> NDArray[np.float64]:
-        """Seconds between the middles of a window and of the farthest one that it explains, or that explains it."""
+        """Seconds from the centre of a window to that of the farthest window that explains it or that it explains."""
         from .cpu_grouping import SOFT, WIDE
 
         near = (width + widest) / 2 + SOFT * np.minimum(width, widest)

@@ -25,26 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["window_snr"]
 
 POWER = 12
-"""Power of the S/N that an event weighs.  Of 4 to 16 the errors at S/N 7 to 30 are least from 8 to 16."""
+"""Events are weighted with this power of their S/N.  Of the powers 4 to 16, those from 8 to 16 give the smallest errors
+at S/N 7 to 30."""
 SMEARED, LATE, WIDER = 4.0, 2.0, 2.0
-"""Events near a peak: the DM error smears the pulse over so many widths at most, the time at mid band differs by so
-many widths, and the width by this factor."""
+"""An event is near a peak if its DM error smears the pulse over at most ``SMEARED`` widths, its time at mid band is at
+most ``LATE`` widths away, and its width differs by at most the factor ``WIDER``."""
 
 AROUND, WIDTHS = 2048, 8
-"""Least samples, and widths of the window, on each side of a window that its level and sigma are taken from."""
+"""Level and sigma are taken from ``AROUND`` samples on each side of a window, or ``WIDTHS`` widths if that is more."""
 CLIP = 4.0
-"""Sigmas beyond which these samples do not count."""
+"""Samples farther than this from the median, in sigma, do not count for level and sigma."""
 
 
 def refined(
     events: Events, group: NDArray[np.int64], best: NDArray[np.int64], dms: NDArray[np.float64], obs: Observation,
     ref_freq: float, dm_constant: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """DM and time, at the reference frequency, of candidates.
+    """DM and time of candidates, at the reference frequency.
 
-    Of each DM the highest event near the peak counts, with the distance of the DMs around it as a further weight.  The
-    events that count lie within the same distance on both sides of the peak, so that the end of the DMs has no pull.
-    Times are averaged where they do not depend on the DM error: at the mean of f^-2 over the channels.
+    At each DM only the highest event near the peak counts; its weight includes the spacing of the DMs around it.  The
+    events that count lie within the same distance on both sides of the peak, so that the ends of the list of DMs do not
+    shift the mean.  Times are averaged at the frequency where they do not depend on the DM error: at the mean of f^-2
+    over the channels.
 
     Parameters
     ----------
@@ -86,21 +88,21 @@ def refined(
 
 
 CHOSEN = 3.0
-"""Parameters that the search has chosen: DM, time and width."""
+"""Number of parameters that the search has chosen: DM, time and width."""
 
 
 def window_snr(data: Filterbank | Paths, found: Candidates) -> NDArray[np.float64]:
     """S/N in the windows that the columns ``dm``, ``time`` and ``width`` of candidates describe.
 
     ``Candidates.snr`` is the highest of many neighbouring windows, so that noise raises it: by 5% at an S/N of 10 on
-    average.  The DM and time of a candidate are means over events, which follow the noise less; so does the S/N there.
-    What is left of it is subtracted: the choice of three parameters, DM, time and width, raises the square of the S/N
-    by 3 on average.
+    average.  The DM and time of a candidate are means over events, so that noise affects them less, and with them the
+    S/N of this function.  The remaining bias is subtracted: the choice of three parameters, DM, time and width, raises
+    the square of the S/N by 3 on average.
 
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        What was searched, after any cleaning.
+        The data that were searched, after any cleaning.
     found : Candidates
 
     Returns
@@ -136,7 +138,7 @@ def window_snr_of(fb: Filterbank, found: Candidates, i: int) -> float:
     if first < low or first + n > high:
         return math.nan
     series = np.zeros(high - low)
-    if fb.gpu is not None:  # little is copied
+    if fb.gpu is not None:  # `shifted` copies few samples from the GPU
         add_channels(fb.shifted(low + delays, high - low).T, np.zeros_like(delays), series)
     else:
         add_channels(fb.block(low, high - low + int(delays.max())).T, delays, series)

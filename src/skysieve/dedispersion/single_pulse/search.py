@@ -1,4 +1,7 @@
-"""`search` and `SearchPlan`: from data and DMs to candidates, a chunk of anchored blocks at a time."""
+"""`search` and `SearchPlan`: the search for single pulses, from data and DMs to candidates.
+
+Data are read in chunks of whole noise blocks; blocks are anchored at sample 0.
+"""
 
 from __future__ import annotations
 
@@ -89,13 +92,14 @@ R = TypeVar("R")
 WIDTHS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 22, 27, 33, 40, 48, 58, 70, 84, 101, 122, 147, 177, 213, 256, 308,
 )  # fmt: skip
-"""Boxcars, binned samples: from 5 on each is at most 1.21 times the one before; a top-hat pulse loses at most 5%."""
+"""Boxcar widths in binned samples.  From 5 on each is at most 1.21 times the one before, so that a top-hat pulse of any
+width loses at most 5% of its S/N."""
 LEAST_BLOCK = 1024
 """Fewest samples of a noise block: quartiles of fewer are uncertain."""
 MANY = 2**24
-"""Samples of all series from which many events are expected, which compiled code groups."""
+"""From this number of samples in all series on, many events are expected, and compiled code groups them."""
 EVENT_BYTES = 320
-"""Bytes of memory for each event, while candidates are made of them."""
+"""Bytes of memory that each event takes while events are grouped into candidates."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Job:
     length : int
         Samples of a noise block, not binned.
     baseline : bool
-        Whether the level of a block follows from the running baseline.
+        Whether the level of a block is taken from the running baseline.
     """
 
     stages: Stages
@@ -134,7 +138,7 @@ class Job:
 
     @property
     def context(self) -> int:
-        """Samples, not binned, before and after those whose events are wanted, on which these depend."""
+        """Number of unbinned samples before and after a range on which the events of the range depend."""
         return self.length * (CONTEXT if self.baseline else 1)
 
     @property
@@ -144,7 +148,7 @@ class Job:
 
     @cached_property
     def dms(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """All DMs, rising; and for each DM of the stages, its place among these."""
+        """All DMs, rising, and the index in them of each DM of the stages."""
         return np.unique(np.concatenate([dms for dms, *_ in self.stages]), return_inverse=True)
 
     @property
@@ -153,7 +157,7 @@ class Job:
         return "tree" if all(t.method == "tree" for t in self.made) else "exact-subband"
 
     def detections(self, nsamp: int) -> list[Detection]:
-        """What the series of each table are searched for, in data of ``nsamp`` samples."""
+        """The `Detection` of each table, for data of ``nsamp`` samples."""
         found = []
         parts = block_parts(self.length, self.tsamp) if self.baseline else 0
         for t in self.made:
@@ -166,7 +170,7 @@ class Job:
         return found
 
     def response(self, obs: Observation) -> Response:
-        """What groups the events."""
+        """The `Response` by which the events are grouped."""
         dms, rank = self.dms
         widest = np.zeros(len(dms))
         binnings = np.concatenate([np.full(len(dms), binning) for dms, binning, *_ in self.stages])
@@ -181,8 +185,8 @@ class Job:
     ) -> list[NDArray[np.float64]]:  # fmt: skip
         """Events of each table that are centred on samples ``low : low + step`` of ``nsamp``; ``low`` begins a block.
 
-        Loads these samples with their context before and after, no sample before ``begin``, plus the delay of the
-        highest DM.  ``report`` is called with the number of DMs of each table that is done.
+        The engine loads these samples, the `context` before and after them, and the delay of the highest DM, but no
+        sample before ``begin``.  After each table ``report`` is called with the number of its DMs.
         """
         first = max(begin, low - self.context)
         stop = min(nsamp, low + step + self.context)
@@ -256,7 +260,7 @@ class SearchPlan(EnginePlan):
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
-        The data, or data like those that `execute` gets: with the same channels, sampling time and type of samples.
+        Data with the channels, the sampling time and the type of samples of all data that `execute` will get.
         Give a path if the plan is to be pickled: open files cannot be.
     dms, widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
     ref_freq, dm_constant
@@ -359,7 +363,7 @@ class SearchPlan(EnginePlan):
         Parameters
         ----------
         data : Filterbank, path or sequence of paths
-            Of any length; otherwise as the data that the plan was made for.
+            Data of the kind that the plan was made for, of any length.
         mask, losses, progress
             As for `search`.
 
@@ -376,7 +380,7 @@ class SearchPlan(EnginePlan):
         return replace(found, seconds=time.perf_counter() - began)
 
     def _looked(self, fb: Filterbank) -> list[Detection]:
-        """What each table's series of some data are searched for; an error if the delay of a DM is too long."""
+        """The `Detection` of each table for some data; an error if the delay of a DM is longer than the data."""
         found = [replace(what, most=self._most) for what in self._job.detections(fb.nsamp)]
         _check_reach(fb, self._job, found)
         return found
@@ -403,7 +407,7 @@ class SearchPlan(EnginePlan):
             if cleaner.steps and self._target.gpu:
                 from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner
 
-                made: list[Cleaner] = []  # by every GPU, with the same results
+                made: list[Cleaner] = []  # every GPU makes one, with the same results
 
                 def make(runtime: Runtime, most: int) -> DeviceCleaner:
                     made.append(new := DeviceCleaner(runtime, most, cleaner, begin, threads, self._scratch))
@@ -474,7 +478,7 @@ class SearchPlan(EnginePlan):
         )  # fmt: skip
 
     def _sums(self) -> DeviceSums | None:
-        """What sums the cut-outs of candidates on the first GPU; None on a CPU."""
+        """The kernels that sum the cut-outs of candidates on the first GPU; None on a CPU."""
         workers = getattr(self._open_engine(), "workers", None)
         if self._device_sums is None and workers:
             from .cuda.launch import DeviceSums
@@ -494,13 +498,13 @@ class SearchPlan(EnginePlan):
         super().close()
 
     def _cleaner(self, fb: Filterbank, ignore: Sequence[int]) -> Cleaner:
-        """What cleans data as ``clean`` asks for."""
+        """A `Cleaner` with the steps that ``clean`` asks for; it ignores the channels ``ignore``."""
         cleaner = Cleaner(fb.observation, fb.dtype, fb.maximum, self._steps, ignore, self._job.dm_constant)
         cleaner.few, cleaner.waits = fb.nsamp * fb.nchan <= FEW, True
         return cleaner
 
     def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:
-        """The data as they are after the cleaning on the host."""
+        """The data, cleaned on the host when they are read."""
         return Filterbank([CleanReader(fb, cleaner, begin, watch)]) if cleaner.steps else fb
 
     def _run(
@@ -523,14 +527,14 @@ class SearchPlan(EnginePlan):
         return [np.concatenate(parts) for parts in found]
 
     def describe(self) -> dict[str, Any]:
-        """What the plan does and where.
+        """The properties of the plan.
 
         Returns
         -------
         dict
             ``method``, ``device``, ``dtype`` (of the series), ``bytes`` (of memory that the plan holds), ``dms`` (their
             number), ``chunk`` (samples at a time), ``block`` (samples of a noise block), ``noise``, ``detector``,
-            ``widths``; and of data as long as those for which the plan was made: ``moved`` (bytes of samples that are
+            ``widths``.  For data as long as those that the plan was made for: ``moved`` (bytes of samples that are
             read, more than once where chunks overlap), ``seconds`` on an idle machine and ``processor_seconds`` of all
             threads (None before ``skysieve info --measure``), and the ``work`` from which they are predicted.
         """
@@ -546,7 +550,7 @@ class SearchPlan(EnginePlan):
 
     @property
     def job(self) -> Job:
-        """What is searched for."""
+        """The checked arguments and the delays of the search."""
         return self._job
 
     @property
@@ -560,7 +564,7 @@ class SearchPlan(EnginePlan):
         return len(self._target.devices) if self._target.gpu else 0
 
     def _work(self, nsamp: int) -> tuple[dict[str, float], int]:
-        """The work of a search of this many samples of noise (`core.machine.rates`), and bytes of samples."""
+        """The work of a search of ``nsamp`` samples of noise (`core.machine.rates`), and the bytes that it reads."""
         job, costs = self._job, self._open_engine().describe()["costs"]
         additions = series = boxcars = 0.0
         loaded = 0
@@ -629,12 +633,13 @@ def search(
     threshold : float
         Least S/N of an event.
     noise : {"robust", "moments", "clipped"}
-        How sigma of each block of each series is estimated, and its level if ``baseline`` is False: median and
-        quartiles; mean and standard deviation; mean and standard deviation of the samples within 3 sigma, five times
-        over.
+        Estimator of sigma in each block of each series, and of the level if ``baseline`` is False.  "robust": median
+        and quartiles.  "moments": mean and standard deviation.  "clipped": the same of the samples within 3 sigma,
+        clipped five times.
     detector : {"boxcar", "threshold"}
-        "threshold" is that of the paper: every sample that lies ``threshold`` sigma above the mean of its ``buffer``.
-        It has no boxcars, and ``noise="moments"``.
+        "boxcar" finds the peaks of the S/N over all boxcars.  "threshold" is the detector of Magro et al. 2011: every
+        sample that lies ``threshold`` sigma above the mean of its ``buffer`` is an event.  It uses no boxcars, and
+        always ``noise="moments"``.
     buffer : int, optional
         Samples (not binned) of the buffers of the threshold detector; by default those of ``block``.
     block : float, optional
@@ -645,27 +650,28 @@ def search(
         Take the level of a block from the block and its neighbours, and subtract a smooth line where it drifts.  False
         takes the level of each block from its noise estimator alone.
     excess : float
-        S/N by which an event may lie above what a stronger burst explains; beyond, it is a candidate of its own.  See
+        S/N by which an event may exceed the response of a stronger burst; above that it is a separate candidate.  See
         Notes.
     dip : float
-        Two peaks of a window are two events if the S/N falls by more than this between them.  In noise, 7 is exceeded
-        in fewer than one of a thousand windows.
+        Two peaks of a window are two events if the S/N between them falls by more than this.  In noise, fewer than one
+        of a thousand windows has a fall of more than 7.
     mask : Mask, optional
         Cells to leave out.  Channels that are masked throughout add nothing; other cells are replaced by values drawn
         from the good samples of their channel and block.
     losses : Losses, optional
         Samples that count as missing.  They are replaced by noise of the level and scatter of their channel.  Windows
-        of which less than half is present are not events.  A stream that lost these samples finds the same.  By
-        default the gaps of the files and dropped data are missing: stretches of equal samples that noise does not have
-        (see `find_dropped`), which the result lists as ``dropped``.  ``Losses([])`` searches all samples as they are.
+        of which less than half is present are not events.  A stream that lost these samples gives the same result.  By
+        default the gaps of the files and dropped data count as missing.  Dropped data are runs of equal samples that
+        are too long for noise (see `find_dropped`); the result lists them as ``dropped``.  ``Losses([])`` searches all
+        samples as they are.
     clean : bool, str, sequence of str or None
         What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
         impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
-        fewer than 16 channels and de-dispersed ones are not cleaned.
+        fewer than 16 channels and de-dispersed data are not cleaned.
     veto : bool, optional
-        Look at each candidate again, in its cut-out of the samples, and leave out those that are no dispersed pulses:
-        see `vetting.REASONS`.  The result counts them as ``vetoed``.  Data of fewer than 32 channels are not looked at.
-        The default is to do so unless nothing is removed (``clean=False``).
+        Examine each candidate again in the samples around it, and leave out candidates that are not dispersed pulses
+        (for the reasons, see `vetting.REASONS`).  The result counts these as ``vetoed``.  In data of fewer than 32
+        channels no candidate is vetoed.  The default is True, or False with ``clean=False``.
     method, max_loss, dm_constant, device, memory, threads, progress
         As for `dedisperse`.
     ref_freq : {"top", "centre", "bottom", "infinity"} or float
@@ -691,14 +697,18 @@ def search(
     The S/N of a window of w samples is ``sum(y - level) / (sigma sqrt(w))``, with level and sigma of the block of each
     sample, so that w binned samples have the S/N of the window that is not binned.  Normalised samples are rounded to
     1/64 sigma and limited to 4096 sigma; window sums are exact integers.  An event is a window whose S/N is the highest
-    among those that are centred within half its width, or one of several peaks in such a window, or beside a loud one
-    (``dip``).  A pulse has events at many DMs: they fill a bow tie around it.  The strongest event is a candidate; a
-    weaker one belongs to a stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin
-    2003) plus ``excess``; see `grouping.Response`.  At each DM the series ends where its lowest channel does, so that a
-    pulse at the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative
-    to the DM that it has.  Masked channels add no noise: sigma is that of the other channels.  The result does not
-    depend on chunks or threads, nor on the length of the data, except that a last block of less than a quarter takes
-    the noise of the one before it.  An event is final two blocks after its own, plus the delay of its DM.
+    among the windows that are centred within half its width.  If such a window holds several peaks, each of them is an
+    event, and so are weaker peaks beside a loud window (``dip``).
+
+    A pulse has events at many DMs, which fill a bow tie around it.  The strongest event is a candidate.  A weaker event
+    belongs to a stronger one if its S/N is at most 1.4 times the response of a pulse (Cordes & McLaughlin 2003) plus
+    ``excess``; see `grouping.Response`.  At each DM the series ends where its lowest channel does, so that a pulse at
+    the end of the file is found at the DMs whose delay still fits.  DMs of a time series are relative to the DM at
+    which it was de-dispersed.  Masked channels add no noise: sigma is that of the other channels.
+
+    The result does not depend on chunks or threads, nor on the length of the data, except that a last block shorter
+    than a quarter of a block takes the noise of the block before it.  An event does not depend on data later than two
+    blocks after its own block, plus the delay of its DM.
 
     Examples
     --------
@@ -735,13 +745,13 @@ class _Again:
     fb : Filterbank
         The data before they were cleaned.
     cleaner : Cleaner
-        What cleaned them, if anything.
+        The cleaner of the search, which has no steps if the data were not cleaned.
     lost : Losses
         Missing samples.
     whole : Mask or None
         Channels that are masked throughout.
     memory : threading.local
-        Of samples that a thread has read.
+        Memory of each thread for the samples that it reads.
     """
 
     fb: Filterbank
@@ -756,7 +766,7 @@ class _Again:
         return bool(getattr(self.fb, "takes_room", False))
 
     def _of_thread(self, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the thread, which is used again."""
+        """The memory of this thread, which its next call overwrites."""
         held: NDArray[np.uint8] | None = getattr(self.memory, "held", None)
         if held is None or len(held) < nbytes:
             held = self.memory.held = np.empty(nbytes, np.uint8)
@@ -803,7 +813,7 @@ class _Again:
 
 
 def _compile_beside_gpu(clean: Sequence[str]) -> None:
-    """Start to compile what the host does of a search on a GPU."""
+    """Start to compile the functions that the host runs in a search on a GPU."""
     from skysieve.dedispersion.clean import receiver
 
     compile_beside(None)
@@ -832,9 +842,10 @@ def _check_given(fb: Filterbank, mask: Mask | None, losses: Losses | None) -> No
 def _optimistic(
     fb: Filterbank, run: Callable[[Filterbank, Watch], R], threads: int | None
 ) -> tuple[R | None, NDArray[np.int64]]:
-    """What ``run`` returns, and no rectangles; or None, and the dropped data.
+    """Run a search and look for dropped data at the same time.
 
-    `Watch` looks at the samples while ``run`` reads them, so that data without dropouts are read once.
+    Returns the result of ``run``, or None if dropped data must be replaced first, and the rectangles of dropped data.
+    `Watch` examines the samples while ``run`` reads them, so that data without dropouts are read once.
     """
     watch = Watch(fb, threads)
     found = None
@@ -863,7 +874,7 @@ def _until(job: Job, looked: list[Detection]) -> NDArray[np.float64]:
 def _check(
     widths: Sequence[int] | None, threshold: float, noise: str, detector: str, excess: float, dip: float
 ) -> tuple[tuple[int, ...], str]:
-    """Check arguments; the widths and the noise estimator."""
+    """Check arguments; return the widths and the noise estimator."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ValueError(f"threshold={threshold!r}: expected a number above 0")
     one_of("noise", noise, NOISE)
@@ -883,9 +894,9 @@ def _check(
 
 
 def boxcars(fb: Filterbank, longest: float, given: Sequence[int] | None, binning: int) -> tuple[int, ...]:
-    """Boxcars up to ``longest`` seconds, of samples of the least binning: those of `WIDTHS`, and on as they rise."""
+    """Boxcar widths up to ``longest`` seconds, in samples of the least binning: `WIDTHS`, continued by their factor."""
     if given is not None:
-        raise ValueError("max_width: widths name the widest boxcar already")
+        raise ValueError("max_width and widths cannot be combined")
     most = longest / (fb.tsamp * binning) if math.isfinite(longest) else math.inf
     if not 1 <= most <= MOST_WIDTH:
         low, high = (n * fb.tsamp * binning for n in (1, MOST_WIDTH))
@@ -931,14 +942,14 @@ def _block_length(
 
 
 def _beyond(cleaner: Cleaner, target: Target) -> int:
-    """Samples after those that are searched that a GPU needs for the cleaning."""
+    """Number of samples after a chunk that a GPU needs to clean the chunk."""
     return cleaner.block + cleaner.ahead if target.gpu and cleaner.steps else 0
 
 
 def _chunk_blocks(
     source: Cleaned, tables: list[Table], job: Job, target: Target, workers: int, cleaner: Cleaner
 ) -> int:
-    """Blocks of a chunk, as many as fit: input, binned copies, and a tile of series for each thread."""
+    """The largest number of blocks in a chunk that fits: input, binned copies, and a tile of series for each thread."""
     nsamp, length = source.nsamp, job.length
 
     def need(blocks: int) -> int:

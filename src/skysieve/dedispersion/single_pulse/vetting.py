@@ -1,4 +1,4 @@
-"""A second look at each candidate, in its cut-out of the samples: is it a dispersed pulse, or interference?"""
+"""Vetting: a second examination of each candidate in the samples around it, to veto interference."""
 
 from __future__ import annotations
 
@@ -29,70 +29,74 @@ if TYPE_CHECKING:
 __all__ = ["REASONS", "Vetting"]
 
 REASONS = {
-    "edge": "the data end within half a width of it, so that a step of the level looks the same",
+    "edge": "the data end within half a width of it, so that it cannot be distinguished from a step of the level",
     "narrow": "its power is in a part of the band, where it is as strong without dispersion",
-    "undispersed": "it is stronger without dispersion, or as strong, at a DM below 3 or among impulses",
-    "red noise": "the level beside it changes as much, or it is not as strong against the samples beside it",
+    "undispersed": "it is stronger without dispersion; or, at a DM below 3 or among impulses, as strong",
+    "red noise": "the level beside it varies as much, or its S/N relative to the samples beside it is too low",
 }
-"""Why a candidate is vetoed."""
+"""The reasons for which a candidate is vetoed."""
 
 LEAST_CHANNELS = 32
-"""Data of fewer channels are not looked at: there are too few sub-bands to compare."""
+"""In data of fewer channels no candidate is vetoed: there are too few sub-bands to compare."""
 MOST_BANDS, LEAST_BAND = 32, 4
-"""Most sub-bands, and channels of a sub-band, at least."""
+"""Largest number of sub-bands, and smallest number of channels in a sub-band."""
 NARROW = 0.4, 0.25
-"""A candidate is narrow if its S/N in the other sub-bands, over that in all, is below the first number, and the best
-window without dispersion lacks less than the second one of its power."""
+"""A candidate is narrow if `Look.rest` is below the first number times `Look.snr`, and the best window without
+dispersion lacks less than the second number, as a fraction, of its power (see `Look.lacks`)."""
 LOW_DM, UNRESOLVED = 3.0, 0.25
-"""A candidate that is as strong without dispersion, to this part of its power, is vetoed below this DM."""
+"""Below ``LOW_DM`` a candidate is vetoed if the best window without dispersion lacks less than the fraction
+``UNRESOLVED`` of its power."""
 BETTER = 1.4, 20.0
-"""A candidate of any DM is vetoed if the best window without dispersion has more than so many times its power there,
-and so much more."""
+"""A candidate of any DM is vetoed if the power of the best window without dispersion exceeds the first number times its
+own power by more than the second number."""
 MARGIN = 9.0, 0.05
-"""A candidate is dispersed if its power exceeds that of the best window without dispersion by so much, and by this part
-of it."""
+"""A candidate is dispersed if its power exceeds that of the best window without dispersion by more than the first
+number, and by more than the second number times its power."""
 RESOLVED, SURELY = 2.0, 4.0
-"""Widths by which the arrival of a candidate differs over its sub-bands, from which on no window without dispersion is
-stronger than a pulse, and from which on a pulse is `dispersed`, too."""
+"""Values of `Look.sweep`.  Above ``RESOLVED`` no window without dispersion is stronger than a pulse.  Above ``SURELY``
+a pulse is also `Look.dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
-"""Impulses and steps that were removed in so many seconds before a candidate and in the block after it, from which on
-it has to be `Look.dispersed` and not `WEAK`; and impulses in a channel, from which on there is known interference in
-it.  In fewer seconds of data, as many fewer are enough."""
+"""If ``IMPULSES`` impulses and steps of the gain were removed in the ``SECONDS`` before a candidate and in a block
+after it, the candidate has to be `Look.dispersed` and not `WEAK`.  If as many impulses were removed in a channel, the
+channel has known interference.  For fewer seconds of data the number is lower in proportion."""
 WEAK = 0.92
-"""Part of the threshold of the search that `Look.snr` and `Look.even` have to reach there (the bursts of a campaign had
-about 0.92 and more, other candidates that are dispersed 0.90 and less)."""
+"""Fraction of the threshold of the search that `Look.snr` and `Look.even` have to reach among such impulses.  Bursts of
+a campaign reached about 0.92 and more, other dispersed candidates 0.90 and less."""
 SPREAD, SPREAD_WEAK = (10.0, 0.3), 0.88
-"""Widths, and a part of the power: a candidate has to reach `SPREAD_WEAK` of the threshold instead of `WEAK` if its
-sweep is more than these widths and the best window without dispersion has less than this part of its power."""
+"""A candidate has to reach `SPREAD_WEAK` of the threshold instead of `WEAK` if `Look.sweep` is above the first number,
+and the best window without dispersion has less than the second number, as a fraction, of its power."""
 CHANCES, LOUDER = 4, 2.0
-"""Times that the events of vetoed candidates are grouped, and the S/N by which they are stronger than these explain."""
+"""Number of times that events of vetoed candidates may be grouped again, and the S/N by which such an event has to
+exceed what the vetoed candidate explains."""
 LONGEST = 0.04
-"""Seconds of an impulse, at most."""
+"""Longest duration of an impulse, seconds."""
 RED, SURE = 2.5, 5.5
-"""Scatter of neighbouring windows, over that of white noise, from which on it is red; and S/N over it that is sure."""
+"""The noise beside a candidate is red if `Look.red` exceeds ``RED``.  The candidate is vetoed for it unless its S/N is
+at least ``SURE`` times `Look.red`."""
 EVEN = 0.4, 1.6
-"""The S/N against the samples beside a candidate, over its own, where the level is even."""
+"""Range of the ratio of `Look.snr` to the S/N of the candidate within which the level beside it is even."""
 SIDE, LEAST_SIDE = 16, 128
-"""Widths, and samples at least, on each side of a candidate that are looked at."""
+"""Range that is examined on each side of a candidate: in widths, and its minimum in samples."""
 PARTS = 8
-"""Bins of a window: wide ones are binned."""
+"""Number of bins into which the samples of a wide window are added."""
 SLICE = 2**24
 """Samples that are read at a time."""
 KNOTS, KNOT_SECONDS = 6.0, 0.25
-"""Distance of the knots of the line that slow changes of the level follow: widths, and seconds at least."""
+"""Distance between the knots of the spline that is fitted to slow changes of the level: in widths, and its minimum in
+seconds."""
 ROW_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS = 40.0, 280.0, 8.0, 9000.0
 """Steps of Python's interpreter for a sample of all channels (measured: 20 to 40 us), for the level of a sub-band (190
 to 280 us), for the windows that begin in a bin (2 to 8 us), and for windows of one bin beside a candidate (9 ms)."""
 WORTH = {"flatten": 3.0, "see": 6.0}
 """Time of compiling functions, in `jit.INTERPRETED_SECONDS`, if it is more than 1."""
 MOST_THREADS = 8
-"""Threads that look at candidates, at most: more take longer, since they wait for Python's lock."""
+"""Most threads that examine candidates; more are slower, since they wait for the global interpreter lock."""
 Slice = tuple[int, "NDArray[np.uint8 | np.float32]", "NDArray[np.bool_]"]
 Sums = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.float64]"]
 """``flat`` and ``lined`` of `cpu_vetting.band_series`, and the variances of the channels."""
 ManySums = Callable[[Sequence["CutOut"], TaskPool], Iterator[list[Sums | None]]]
 Memory = Callable[[int], "NDArray[np.uint8]"]
-"""Gives memory of so many bytes for samples."""
+"""A function that returns memory of the given number of bytes, for samples."""
 
 
 class Samples(Protocol):
@@ -101,11 +105,12 @@ class Samples(Protocol):
     def __call__(
         self, start: int, stop: int, memory: Memory | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
-        """Samples ``start : stop``, shape (samples, channels), and which of them do not count; None if they are gone.
+        """Samples ``start : stop``, shape (samples, channels), and a mask of samples that do not count.
 
-        The second array has one row if these are the same channels at all times; the caller may change it.  Samples
-        before and after the data do not count.  Samples of files may lie in ``memory``.  Otherwise the next call of
-        this thread may overwrite them.  Several threads may call it at once where its attribute ``at_once`` is true.
+        Returns None if the samples are no longer held.  The mask has one row if the same channels are masked at all
+        times; the caller may change it.  Samples before and after the data do not count.  Samples of files may lie in
+        ``memory``.  Otherwise the next call of this thread may overwrite them.  Several threads may call this function
+        at once if its attribute ``at_once`` is true.
         """
 
 
@@ -128,7 +133,7 @@ class Arrivals:
 
     @classmethod
     def of(cls, delays: NDArray[np.int64], edges: NDArray[np.int64]) -> Arrivals:
-        """From delays, and the first channel of each sub-band."""
+        """Make `Arrivals` from the delays of the channels; ``edges`` are those of the sub-bands."""
         first = edges[:-1]
         mean = np.add.reduceat(delays, first) / np.diff(edges)
         return cls(delays, np.minimum.reduceat(delays, first), np.maximum.reduceat(delays, first), mean)
@@ -141,7 +146,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Look:
-    """What the cut-out of a candidate shows.
+    """The measurements that decide whether a candidate is vetoed, from its cut-out.
 
     Attributes
     ----------
@@ -184,25 +189,25 @@ class Look:
     aside_undispersed: float = 0.0
 
     def lacks(self, part: float) -> bool:
-        """Whether the best window without dispersion lacks less than a part of the power."""
+        """Whether the best window without dispersion lacks less than the fraction ``part`` of the candidate's power."""
         return self.power - self.undispersed < part * self.power
 
     @property
     def dispersed(self) -> bool:
-        """Whether it is stronger than any window without dispersion."""
+        """Whether the candidate is stronger than any window without dispersion."""
         return _exceeds(self.broad, self.broad_undispersed)
 
     @property
     def beside_bump(self) -> bool:
-        """Whether the part of it that the best window without dispersion does not touch is a dispersed pulse, too.
+        """Whether the best window without dispersion is a bump of the level upon which one end of a pulse lies.
 
-        Then this window is a bump of the level upon which one end of a pulse lies.
+        Then the part of the candidate that this window does not touch is a dispersed pulse, too.
         """
         return self.aside >= SURE and _exceeds(self.aside_power, self.aside_undispersed)
 
     @property
     def flat(self) -> bool:
-        """Whether a window without dispersion is stronger than it."""
+        """Whether a window without dispersion is stronger than the candidate."""
         return self.broad_undispersed - self.broad > MARGIN[0]
 
 
@@ -212,7 +217,7 @@ def _exceeds(power: float, undispersed: float) -> bool:
 
 
 class Vetting:
-    """Looks at the candidates of a search again.
+    """Examines the candidates of a search again, and vetoes those that are not dispersed pulses.
 
     Parameters
     ----------
@@ -221,11 +226,12 @@ class Vetting:
     highest : float
         The highest DM that is searched.
     block : int
-        Samples after the block of a candidate that are known when it is complete, in a stream.
+        In a stream, the number of samples after the block of a candidate that have arrived when it is complete.
     threshold : float
         S/N of the search.
     sums : callable, optional
-        Makes the `Sums` of several `CutOut` in place of `sums_on_host`, with the threads of a pool, batch by batch.
+        Function that computes the `Sums` of several `CutOut` in batches, with the threads of a pool.  It replaces
+        `sums_on_host`.
     """
 
     def __init__(
@@ -261,7 +267,7 @@ class Vetting:
             Columns of the candidates.
         samples : Samples
         cleaner : Cleaner
-            What removed impulses and steps of the gain.
+            The cleaner that removed impulses and steps of the gain.
         limits : (int, int)
             The first sample of the data, and the last + 1.
         threads : int
@@ -316,7 +322,7 @@ class Vetting:
     def _places(
         self, columns: dict[str, NDArray[Any]], dms: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first sample of each candidate at the top of the band, and its samples."""
+        """The first sample of each candidate at the top of the band, and its length in samples."""
         late = delay_seconds(self.obs.top, dms, self.ref_freq, self.dm_constant)
         top = columns["time"].astype(np.float64) + late - columns["width"].astype(np.float64) / 2
         first, size = (np.rint(x / self.obs.tsamp).astype(np.int64) for x in (top, columns["width"].astype(np.float64)))
@@ -334,15 +340,15 @@ class Vetting:
     ) -> tuple[Events, NDArray[np.int64], dict[str, int]]:  # fmt: skip
         """The events of candidates that are not vetoed, the event at which each peaks, and the numbers of those vetoed.
 
-        Interference may have been taken for a burst that explains the events of others: events that are stronger than
-        it explains are grouped again without the rest.
+        The events of a vetoed candidate may include those of real bursts, since interference may seem to explain them.
+        Therefore the events that are stronger than the vetoed candidate explains are grouped again, without the others.
 
         Parameters
         ----------
         events, head, dms
             As for `columns_of`.
         response : Response
-            What groups events.
+            The response by which events are grouped.
         samples, cleaner, limits, threads
             As for `reasons`.
         """
@@ -370,12 +376,12 @@ class Vetting:
         return Arrivals.of(np.rint(late).astype(np.int64), self._edges)
 
     def _summing(self, cut: CutOut) -> list[Callable[..., Any]]:
-        """The first two of `kernels`, interpreted for a first small cut-out."""
+        """The first two of `kernels`; for a first small cut-out they are interpreted."""
         sums = ROW_STEPS * cut.count * cut.bin
         return _run_by((sums, sums), kernels()[:2])
 
     def _seeing(self, cut: CutOut) -> list[Callable[..., Any]]:
-        """The others of `kernels`."""
+        """The last two of `kernels`; for a first small cut-out they are interpreted."""
         steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
         return _run_by(steps, kernels()[2:])
 
@@ -407,7 +413,7 @@ class Vetting:
         return "narrow" if among and look.even < least else ""
 
     def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_]) -> Look:
-        """What a cut-out shows; ``pulsed`` are the channels in which pulses were removed before it."""
+        """The `Look` of a cut-out; ``pulsed`` are the channels in which pulses were removed before it."""
         from .cpu_look import highest_sums
 
         (flat, lined, var), guard, bands = sums, cut.guard, len(self._edges) - 1
@@ -450,7 +456,7 @@ class CutOut:
         The first sample.
     channels : int
     gone : bool
-        Whether its samples are not held any more.
+        Whether its samples are no longer held.
     """
 
     def __init__(
@@ -516,7 +522,7 @@ def sums_on_host(cut: CutOut, sum_channels: Callable[..., None], add_bands: Call
 
 
 def _in_kind(rows: NDArray[Any]) -> NDArray[np.uint8 | np.float32]:
-    """Samples in a type for which the functions are compiled; numba takes arrays that are read only for another."""
+    """Samples in a type for which the functions are compiled: writable, since numba has another type for read-only."""
     return np.require(rows, rows.dtype if rows.dtype == np.uint8 else np.float32, ["C", "W"])
 
 
@@ -526,7 +532,10 @@ def _scratch(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _run_by(steps: tuple[float, float], some: tuple[Any, ...]) -> list[Callable[..., Any]]:
-    """What runs some of `kernels`, which take so many steps of Python's interpreter."""
+    """Functions that run ``some`` of `kernels`, compiled or interpreted.
+
+    ``steps`` are the numbers of steps of Python's interpreter that the kernels would take.
+    """
     from skysieve.core.cpu.jit import interpreted_if_small
 
     return [

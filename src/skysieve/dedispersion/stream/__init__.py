@@ -1,9 +1,9 @@
 """Live streams: packets in, candidates out.
 
-``receive`` takes packets from sockets, files and PSRDADA rings and puts them in the order of time; ``channelise`` turns
-voltages into power; ``search`` looks for pulses block by block; ``beams`` joins these stages for one beam; ``intake``
-distributes packets to beams; ``report`` writes and sends what is found; ``pipeline`` runs all of it; ``web`` is the
-live page; ``command`` holds the commands, the emulator of a telescope among them.
+``receive`` takes packets from sockets, files and PSRDADA rings and sorts them by time; ``channelise`` turns voltages
+into power; ``search`` looks for pulses block by block; ``beams`` joins these stages for one beam; ``intake``
+distributes packets to beams; ``report`` writes and sends the candidates; ``pipeline`` runs all stages; ``web`` is the
+live page; ``command`` holds the commands, including the emulator of a telescope.
 """
 
 from __future__ import annotations

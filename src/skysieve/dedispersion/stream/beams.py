@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("skysieve")
 
 SIDE = 128
-"""Half widths of its candidate by which a cut-out extends before and after it."""
+"""Length of a cut-out before and after its candidate, in half widths of the candidate."""
 GULP_BYTES = 2**20
 """Most bytes of a gulp: with larger ones, mapping pages for temporary arrays costs more than the arithmetic."""
 DEVICE_GULP_BYTES = 2**28
 """Most bytes of a gulp that a GPU channelises."""
 QUIET = 10.0
-"""Seconds of data after the report of equal samples in which no more are reported."""
+"""Seconds of data after a report of equal samples in which there is no further report."""
 MOST_PENDING = 64
 """Most cut-outs that may wait for their samples."""
 NUMBERS = itertools.count(1)
 
 
 class Segment:
-    """The stream of one beam from one start of its sender to the next.
+    """The part of the stream of one beam between two starts of its sender.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Segment:
         return self.search
 
     def _channelise_on(self, runtime: Runtime) -> None:
-        """Let a GPU channelise; it reads the packets from the memory of the ring."""
+        """Use a GPU to channelise; it reads the packets from the memory of the ring."""
         from skysieve.dedispersion.stream.channelise.cuda_channeliser import DeviceChanneliser
 
         assert self.channeliser is not None
@@ -200,7 +200,7 @@ class Segment:
         return start, rows if self.injector is None else self.injector.add(start, rows, missing), missing
 
     def _channelised(self, chain: DeviceChanneliser, loan: Loan) -> tuple[int, Any, NDArray[np.int64]] | None:
-        """Power of a gulp from the GPU; meanwhile the packets of the next gulp, if it has arrived, are being copied."""
+        """Power of a gulp from the GPU; at the same time the next gulp, if it has arrived, is copied to the GPU."""
         if not chain.waiting:
             chain.begin(loan)
         self._ahead = self.ring.lend(self.gulp, 0)
@@ -225,12 +225,12 @@ class Segment:
     def continue_without(self, lost: DeviceLost) -> str:
         """Start again with the remaining GPUs, at the next packets.
 
-        Data that had arrived and were not searched yet are lost; the level of bytes is determined again.
+        Data that have arrived but have not been searched yet are lost.  The level of 8-bit power is measured again.
 
         Returns
         -------
         str
-            A message that says what is lost.
+            A message that says which data are lost.
 
         Raises
         ------
@@ -257,7 +257,7 @@ class Segment:
         return f"{since:.3f} to {until:.3f} s are not searched; the search continues on {', '.join(map(str, left))}"
 
     def _close(self) -> None:
-        """Free threads and memory, as far as the devices respond."""
+        """Free threads, and the memory of devices that still respond."""
         for part in (self.chain, self.search):
             try:
                 if part is not None:
@@ -325,7 +325,7 @@ class Segment:
 
     # ------------------------------------------------------------------ candidates
     def _candidates(self, found: Sequence[StreamCandidates], last: bool = False) -> list[Candidate]:
-        """Candidates for the sink; the samples around them follow when they have arrived, see `samples_around`."""
+        """Candidates for the sink; `samples_around` returns the samples around them when these have arrived."""
         ready: list[Candidate] = []
         for one in found:
             for i in range(len(one)):
@@ -353,12 +353,12 @@ class Segment:
         return float(columns["time"] + late)
 
     def samples_around(self) -> list[CandidateSamples]:
-        """The samples around candidates that were cut out since the last call; each numbered candidate gets them."""
+        """The cut-outs made since the last call: each candidate with a number gets one."""
         ready, self._samples = self._samples, []
         return ready
 
     def injections(self, last: bool = False) -> list[Injection]:
-        """The injected pulses, each once, whose candidates have all been returned."""
+        """The injected pulses whose candidates have all been returned; each pulse is returned once."""
         if self.injector is None or self.search is None:
             return []
         settled = math.inf if last else self.search.settled
@@ -384,7 +384,7 @@ class Segment:
         return centre - half, min(centre + half + shift, centre + most)
 
     def _arrival(self, columns: dict[str, Any]) -> float | None:
-        """`time.monotonic` when the packet with the pulse's last sample arrived; None if that is not known any more."""
+        """`time.monotonic` when the packet with the pulse's last sample arrived; None if it is no longer known."""
         o = self.observation
         end = columns["time"] + columns["width"] / 2
         end += float(delay_seconds(o.freqs[-1], columns["dm"], self._search.ref_freq, self._constant))

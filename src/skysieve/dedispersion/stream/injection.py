@@ -1,7 +1,7 @@
 """Pulses of known parameters that are added to live samples before the search, so that its recall is known.
 
-Everything follows from the seed, the beam, the epoch and the numbers of the samples: a run that starts again injects
-the same pulses at the same places.
+The pulses depend only on the seed, the beam, the epoch and the sample numbers, so that a run that is started again
+injects the same pulses at the same samples.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ WINDOW = 512
 MOST_MISSING = 0.1
 """Fraction of these samples that may be missing."""
 MARGIN = 0.05
-"""Part of the time between two pulses that stays free beside the two sweeps."""
+"""Fraction of the time between two pulses that stays free in addition to the two sweeps."""
 LOUDER = 1.3, 3.0
-"""A candidate is not that of an injected pulse if its S/N exceeds this factor of that of the pulse at its DM, plus this
-number."""
+"""Factor and number: a candidate is not assigned to an injected pulse if its S/N exceeds the factor times the S/N of
+the pulse at the candidate's DM, plus the number."""
 
 
 @dataclass
@@ -55,15 +55,16 @@ class _Added:
 
     @property
     def last(self) -> int:
-        """The sample after its last one."""
+        """The sample after the last one of the pulse."""
         return int(self.made.first.max()) + self.counts.shape[1]
 
 
 class LiveInjector:
-    """Adds a pulse to the samples of one beam in every interval of a fixed length.
+    """Adds one pulse to the samples of one beam in each interval of a fixed length.
 
-    The interval number ``k`` begins at sample ``k * round(every / tsamp)``.  Its first samples give the noise of each
-    channel; a pulse at a random place in it follows.  An interval whose beginning is missing has no pulse.
+    Interval ``k`` begins at sample ``k * round(every / tsamp)``.  The noise of each channel is measured in the first
+    samples of the interval, and a pulse is added at a random time after them.  An interval whose first samples are
+    missing has no pulse.
 
     Parameters
     ----------
@@ -71,19 +72,19 @@ class LiveInjector:
     every : float
         Seconds between pulses, on average.
     grid : PulseGrid
-        Pulses are drawn from it; of values each is equally likely.
+        Distribution from which pulses are drawn; listed values are equally likely.
     seed, beam, epoch : int
-        Other seeds, beams and epochs have other pulses.
+        The pulses differ between seeds, beams and epochs.
     dtype : str
         Type of the samples.
     maximum : int
-        Largest value of unsigned samples; 0 for that of the type.
+        Largest value of unsigned samples; 0 means the largest value of the type.
     dm_constant : float
 
     Attributes
     ----------
     skipped : int
-        Intervals without a pulse, because their noise could not be measured.
+        Number of intervals without a pulse, because the noise could not be measured.
 
     Raises
     ------
@@ -129,18 +130,18 @@ class LiveInjector:
         self._pulses: list[_Added] = []
         self.skipped = 0
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ input
     def add(self, start: int, rows: Any, missing: NDArray[np.int64] | tuple[()] = ()) -> Any:
         """Add pulses to samples.
 
         Parameters
         ----------
         start : int
-            Number of the first sample; pieces follow each other.
+            Number of the first sample; consecutive calls have consecutive samples.
         rows : array, shape (samples, channels)
-            Changed in place, unless it cannot be written; of NumPy or CuPy.
+            NumPy or CuPy array, which is changed in place if it is writable.
         missing : array_like of int, shape (n, 4)
-            Rectangles that did not arrive, as of `StreamSearch.feed`.
+            Missing rectangles, as for `StreamSearch.feed`.
 
         Returns
         -------
@@ -149,7 +150,7 @@ class LiveInjector:
         """
         stop = start + len(rows)
         rects = np.asarray(missing, np.int64).reshape(-1, 4)
-        if start != self._next:  # the beginning, or samples are left out
+        if start != self._next:  # the first call, or samples were left out
             self._filled = -1
             self._pulses = [one for one in self._pulses if one.last <= self._next]
         self._next = stop
@@ -165,7 +166,7 @@ class LiveInjector:
                 self._missed += _inside(rects, at, at + n)
                 if self._filled == WINDOW:
                     self._begin(number)
-            elif place < WINDOW:  # its beginning was not seen
+            elif place < WINDOW:  # the beginning of the interval was not received
                 n = WINDOW - place
                 self.skipped += 1
             else:
@@ -217,16 +218,16 @@ class LiveInjector:
             one.missing += int(overlap.clip(0).sum())
         return rows
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ output
     def match(self, time: float, dm: float, snr: float, width: float) -> int:
-        """The number of the injected pulse to which a candidate belongs; 0 if it is none.
+        """The number of the injected pulse to which a candidate belongs; 0 if it belongs to none.
 
         Parameters
         ----------
         time : float
-            Seconds of its arrival at the top of the band.
+            Arrival of the candidate at the top of the band, seconds.
         dm, snr, width : float
-            As of candidates.
+            DM, S/N and width of the candidate.
         """
         per_dm = self._per_dm
         for one in self._pulses:
@@ -245,7 +246,7 @@ class LiveInjector:
         return 0
 
     def due(self, settled: float) -> list[Injection]:
-        """The pulses, each once, of which all candidates are known: those that end before ``settled``, in seconds."""
+        """The pulses that end before ``settled`` seconds, whose candidates are all known; each is returned once."""
         over: list[_Added] = []
         rest: list[_Added] = []
         for one in self._pulses:
@@ -274,7 +275,7 @@ class LiveInjector:
 
 
 def _inside(rects: NDArray[np.int64], low: int, high: int) -> int:
-    """Samples of rectangles that lie in a range."""
+    """Number of samples of rectangles in a range."""
     if not len(rects):
         return 0
     length = (np.minimum(rects[:, 1], high) - np.maximum(rects[:, 0], low)).clip(0)

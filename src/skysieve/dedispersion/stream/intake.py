@@ -1,4 +1,4 @@
-"""From datagrams to beams: parse, sort by beam, and recognise senders that start again."""
+"""From datagrams to beams: parse packets, sort them by beam, and detect restarts of senders."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.udp import UdpReceiver
 
 BATCH, SWEEP = 512, 1024
-"""Packets of a file that are made at a time; datagrams that are parsed at a time, at least a sweep of a receiver."""
+"""Number of packets that are made from a file at a time, and of datagrams that are parsed at a time (at least a sweep
+of a receiver)."""
 IDLE = 0.002
 MOST_REFUSED_KEYS = 10_000
-"""Most headers that are remembered as refused."""
+"""Most headers in the list of refused ones."""
 MOST_SEGMENTS = 8
 """Most segments of a beam, each with its own ring, that may wait for their search."""
 MOST_BEAMS = 16
 REFUSED = (ValueError, ArithmeticError, MemoryError)
-"""Errors of streams that cannot be searched."""
+"""Exceptions that mean that a stream cannot be searched."""
 
 
 class HeldPackets:
-    """Copies of the latest packets that may be the first ones of another stream, with what the parser returned."""
+    """Copies of the latest packets that may be the first ones of another stream, with the results of the parser."""
 
     def __init__(self) -> None:
         self.packets: deque[tuple[NDArray[np.uint8], int, int, int, NDArray[np.uint64]]] = deque(maxlen=2 * RESTART)
@@ -52,13 +53,13 @@ class HeldPackets:
     def add(
         self, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
     ) -> None:
-        """Hold packets; only the latest are held."""
+        """Add packets; only the latest ones are held."""
         for i in index[-2 * RESTART :]:
             row = buffers[i, : lengths[i]].copy()
             self.packets.append((row, found.number[i], found.chunk[i], found.offset[i], found.key[i].copy()))
 
     def take(self, beam: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], Parsed]:
-        """Return and forget all packets in the order of arrival: rows, lengths and what the parser returned."""
+        """Return and forget all packets in the order of arrival: rows, lengths and results of the parser."""
         rows, number, chunk, offset, key = zip(*self.packets, strict=True)
         lengths = np.array([len(row) for row in rows], np.int64)
         buffers = np.zeros((len(rows), lengths.max()), np.uint8)
@@ -71,7 +72,7 @@ class HeldPackets:
 
 
 def last_start(number: NDArray[np.int64], window: int) -> int:
-    """Index after the last fall by more than ``window``, because a sender may have started again more than once.
+    """Index after the last decrease by more than ``window``, because a sender may have restarted more than once.
 
     >>> last_start(np.array([7, 8, 0, 2, 1, 3]), 2)
     2
@@ -90,7 +91,7 @@ class Beam:
     Parameters
     ----------
     number : int
-        Of the beam.
+        Number of the beam.
     next_segment : int
         Number of its next segment.
     """
@@ -147,7 +148,7 @@ class Intake:
     most_beams : int
         Packets of further beams are refused and counted.
     say : callable
-        Is called with a line for the operator.
+        Function that is called with a line for the operator.
     next_segment : mapping, optional
         Number of each beam's first segment, if it is not 0.
 
@@ -221,13 +222,14 @@ class Intake:
     def _until_changed(self, beam: Beam, keys: NDArray[np.uint64]) -> tuple[int, NDArray[np.bool_], bool]:
         """Find a restart of the sender with another header.
 
-        It is believed after `RESTART` consecutive packets with the same other header, in this batch and earlier ones.
+        A restart is accepted after `RESTART` consecutive packets with the same other header, in this batch and earlier
+        ones.
 
         Returns
         -------
         stop, same, restarted
-            Number of packets up to the one that proves the restart, or all; which packets have the header of the beam;
-            whether there is a restart.
+            Number of packets up to the one that proves the restart, or of all packets; a mask of the packets with the
+            header of the beam; whether there is a restart.
         """
         same = np.asarray((keys == beam.key).all(axis=1))
         if same.all():
@@ -252,7 +254,7 @@ class Intake:
         self, beam: Beam, index: NDArray[np.int64], buffers: NDArray[np.uint8], lengths: NDArray[np.int64],
         found: Parsed,
     ) -> None:  # fmt: skip
-        """Hold packets with the latest other header: if the sender has started again, they are its first ones."""
+        """Hold packets with the latest other header: if the sender has restarted, they are the first of its stream."""
         if not len(index):
             return
         self.tally["changed"] += len(index)
@@ -279,7 +281,7 @@ class Intake:
         ring = beam.segments[-1].ring
         done = ring.put(buffers, index, found.number, found.chunk, found.offset)
         doubted = ring.doubted
-        if doubted <= done:  # they began in this batch, if there are any
+        if doubted <= done:  # the run of doubted packets began in this batch
             beam.doubted.packets.clear()
         if doubted:
             beam.doubted.add(index[max(0, done - doubted) : done], buffers, lengths, found)
@@ -308,12 +310,12 @@ class Intake:
     def _restart(
         self, beam: Beam, index: NDArray[np.int64], rows: NDArray[np.uint8], lengths: NDArray[np.int64], found: Parsed
     ) -> bool:
-        """Begin a segment with the packets ``index`` of those that were held; whether that was possible."""
+        """Begin a segment with the held packets ``index``; return whether that was possible."""
         if found.key[-1].tobytes() in self._refused_keys:
             return False
-        if len(beam.segments) >= MOST_SEGMENTS:  # senders that take turns would fill the memory with rings
+        if len(beam.segments) >= MOST_SEGMENTS:  # senders that alternate would fill the memory with rings
             self.say_once(
-                f"beam {beam.number}: {MOST_SEGMENTS} segments wait for their search; no other one is begun now"
+                f"beam {beam.number}: {MOST_SEGMENTS} segments already wait to be searched; no further one is started"
             )
             return False
         geometry = self.parser.geometry(rows[-1])
@@ -351,20 +353,20 @@ class Intake:
         self.say_once(f"beam {beam.number}: its packets are refused: {error}")
 
     def let_rings_grow(self, growing: bool) -> None:
-        """Let all rings grow while a search is set up, or only those of segments that wait for their search."""
+        """Let all rings grow while a search is set up, or else only the rings of segments that wait for a search."""
         if self.options.growing:
             for beam in list(self.beams.values()):
                 for segment in list(beam.segments):
                     segment.ring.growing = growing or (segment.search is None and not segment.refused)
 
     def say_once(self, line: str) -> None:
-        """Say a line, if it has not been said before."""
+        """Pass a line to the operator, if it has not been passed before."""
         if line not in self._said and len(self._said) < 100:
             self._said.add(line)
             self.say(line)
 
     def over(self, number: int) -> None:
-        """End the stream of a beam; the next packets belong to another one, whatever their header."""
+        """End the stream of a beam; the next packets begin a new stream, even if their header is the same."""
         beam = self.beams.get(number)
         if beam is not None:
             beam.over = True
@@ -372,7 +374,7 @@ class Intake:
                 segment.ring.end()
 
     def end(self) -> None:
-        """No more packets will come."""
+        """End all streams: no more packets will come."""
         for beam in list(self.beams.values()):
             for segment in list(beam.segments):
                 segment.ring.end()
@@ -445,9 +447,10 @@ class SocketFeed(Feed):
 
 
 class FileFeed(Feed):
-    """Feeds the samples of a file, in packets as they would be sent; it waits for room in the rings.
+    """Feeds the samples of a file, in packets as a telescope would send them, and waits for room in the rings.
 
-    Packets of a filterbank have more than half of ``packet_bytes``, so many that they hold nearly all samples.
+    Packets of a filterbank have more than half of ``packet_bytes``; their size is chosen so that whole packets hold
+    nearly all samples.
     """
 
     def __init__(self, intake: Intake, source: Filterbank | DadaFile, packet_bytes: int = 8192) -> None:
@@ -473,9 +476,9 @@ class FileFeed(Feed):
 class DadaFeed(Feed):
     """Feeds the transfers of a PSRDADA ring, in packets; each transfer is a segment of one beam.
 
-    Samples after the last whole packet of ``packet_bytes`` are left out, as with files.  A header that cannot be used
-    costs its transfer only.  A ring that is removed between transfers ends the feed; one that is removed during a
-    transfer is an error.
+    Samples after the last whole packet of ``packet_bytes`` are left out, as with files.  If a header is not
+    valid, only its transfer is lost.  If the ring is removed between transfers, the feed ends; if it is removed during
+    a transfer, an error is raised.
     """
 
     def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
@@ -511,7 +514,7 @@ class DadaFeed(Feed):
                 self.intake.over(self.beam)
 
     def _transfer(self, head: DadaHeader | None, g: Geometry | None) -> bool:
-        """Take the data of a transfer, and drop them if its header is not valid; whether its end was reached."""
+        """Take the data of a transfer, and drop them if its header is not valid; return whether its end was reached."""
         data = self.reader.data
         unit = 1 if head is None or g is None else head.step * g.nsamp
         rest = np.zeros(0, np.uint8)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 __all__ = ["METRICS", "PREFIX", "SINK_COUNTERS", "Metric", "metric_values", "names_of", "total"]
 
 Origin = Literal["parser", "intake", "ring", "receiver", "sink", "pipeline", "process"]
-"""The part of the stream that counts or measures."""
+"""The part of the stream that counts or measures a metric."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Metric:
     Attributes
     ----------
     name : str
-        Its name in the state, and its key in a dictionary of counts.
+        Name in the state, and key in a dictionary of counts.
     help : str
-        What it is, a sentence.
+        A sentence that describes the metric.
     origin : str
-        Who counts it: the packet parser, the intake, the rings of the beams, the sockets' receivers, the sink of
-        candidates, the pipeline, or the process of the command.
+        The part of the stream that counts it: the packet parser, the intake, the rings of the beams, the sockets'
+        receivers, the sink of candidates, the pipeline, or the process of the command.
     kind : {"counter", "gauge"}
     category : {"", "refused", "dropped"}
-        Packets that were not used, by the reason: their content, or no room for them.
+        Why packets were not used: because of their content ("refused"), or because there was no room ("dropped").
     """
 
     name: str
@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """Its name for Prometheus, without the prefix of all metrics.
+        """Name for Prometheus, without the prefix of all metrics.
 
         >>> METRICS[0].exported, Metric("written", "Lines written.", "sink").exported
         ('packets_total', 'sink_written_total')
@@ -51,7 +51,7 @@ class Metric:
 
 
 PREFIX = "skysieve_stream_"
-"""What all names begin with in Prometheus."""
+"""Prefix of all names in Prometheus."""
 METRICS = (
     Metric("packets", "Datagrams received.", "intake"),
     Metric("bytes", "Bytes of the datagrams received.", "intake"),
@@ -60,7 +60,7 @@ METRICS = (
     Metric("late", "Packets that arrived too late.", "ring"),
     Metric("duplicate", "Packets that arrived a second time.", "ring"),
     Metric("overflow", "Packets dropped because the ring of their beam was full.", "ring", category="dropped"),
-    Metric("jump", "Packets too far ahead of the others to be believed.", "ring", category="refused"),
+    Metric("jump", "Packets ignored because they are too far ahead of the others.", "ring", category="refused"),
     Metric("equal", "Samples (of one channel) that repeat one value and count as lost.", "ring"),
     Metric("short", "Datagrams shorter than a header.", "parser", category="refused"),
     Metric("foreign", "Datagrams of another format.", "parser", category="refused"),
@@ -79,10 +79,10 @@ METRICS = (
     Metric("flagged", "Candidates flagged as interference.", "sink"),
     Metric("written", "Candidates written to candidates.csv.", "sink"),
     Metric("write_errors", "Failed writes to the tables.", "sink"),
-    Metric("dropped", "Candidates dropped because the disk refused them for too long.", "sink"),
+    Metric("dropped", "Candidates dropped because they could not be written for too long.", "sink"),
     Metric("pictures", "Candidates whose picture was drawn or, without pictures, whose samples were stored.", "sink"),
     Metric("pictures_failed", "Pictures that failed.", "sink"),
-    Metric("pictures_skipped", "Candidates without samples or picture: memory, disk space or time was short.", "sink"),
+    Metric("pictures_skipped", "Candidates without samples or picture for want of memory, disk space or time.", "sink"),
     Metric("pictures_later", "Pictures left for `skysieve dedisp plot` to draw.", "sink"),
     Metric("triggers", "Triggers sent.", "sink"),
     Metric("triggers_failed", "Triggers that failed.", "sink"),
@@ -90,7 +90,7 @@ METRICS = (
     Metric("triggers_unfinished", "Triggers still running when the run ended.", "sink"),
     Metric("injected", "Candidates that belong to injected pulses.", "sink"),
     Metric("injections", "Injected pulses that were searched for and of which at least 80% arrived.", "sink"),
-    Metric("injections_found", "Injected pulses that were found, of those.", "sink"),
+    Metric("injections_found", "Injected pulses that were found.", "sink"),
     Metric("injections_skipped", "Pulses not injected because the noise before them could not be measured.", "pipeline",
            "counter"),
     Metric("rate", "Bits received per second.", "pipeline", "gauge"),
@@ -131,7 +131,7 @@ def total(counts: Mapping[str, float], category: Literal["refused", "dropped"]) 
 def metric_values(state: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a state (`Pipeline.state`) by the names that Prometheus shows.
 
-    Counters and gauges that the state lacks are 0; those of the process are left out, because no state has them.
+    Counters and gauges that are not in the state are 0; metrics of the process are left out, because no state has them.
     """
     groups = {"sink": state.get("sink", {}), "pipeline": state}
     counts = state.get("counts", {})

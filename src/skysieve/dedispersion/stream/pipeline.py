@@ -1,4 +1,4 @@
-"""The whole pipeline: a feed fills the rings of the beams, this loop searches, the sink writes what is found."""
+"""The whole pipeline: a feed fills the rings of the beams, this loop searches them, the sink writes the candidates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDLE = 0.005
 
 
 class Pipeline:
-    """Searches what a feed delivers, until it ends.
+    """Searches the data of a feed until it ends.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class Pipeline:
     coincident : float
         A candidate is flagged if more than this fraction of the beams have it at the same time.
     status : callable, optional
-        Is called with the state every second, see `state`.
+        Function that is called with the state every second, see `state`.
     nice : int
-        Added to the niceness of this thread and those that search, so that receiving has priority; not if the
-        receivers have real-time priority.
+        Increase of the niceness of this thread and the threads that search, so that receiving has priority.  It is not
+        applied if the receivers have real-time priority.
     grace : float
-        Seconds at the end for pictures to be drawn and triggers to run.
+        Seconds at the end of the run in which pictures are drawn and triggers run.
     previous : PreviousRun, optional
-        What the previous run left in the sink's folder.
+        State of the previous run in the sink's folder.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Pipeline:
         self._lock = threading.Lock()
 
     def stop(self) -> None:
-        """Take no more packets; `run` searches what has arrived, and returns."""
+        """Take no more packets; `run` searches the packets that have arrived, and returns."""
         self.feed.stop.set()
 
     def run(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Pipeline:
             patience, grace, whole = 120.0, self.grace, True
         finally:
             self.feed.stop.set()
-            while self.feed.is_alive():  # it may have begun another ring and wait for room in it
+            while self.feed.is_alive():  # it may wait for room in a new ring
                 self.intake.end()
                 self.feed.join(0.1)
             for beam in self.intake.beams.values():
@@ -130,7 +130,7 @@ class Pipeline:
             except KeyboardInterrupt:
                 if not whole:
                     raise
-                self.sink.close(5.0, 0.0)  # everything is searched; only pictures and triggers remain
+                self.sink.close(5.0, 0.0)  # all data are searched; only pictures and triggers remain
         if self.feed.error is not None:
             raise self.feed.error
         if self.sink.error is not None:
@@ -139,7 +139,7 @@ class Pipeline:
         return self.summary()
 
     def _search_once(self) -> bool:
-        """Search a gulp of each beam that has one; whether there was any."""
+        """Search a gulp of each beam that has one; return whether there was any."""
         worked = False
         for beam in list(self.intake.beams.values()):
             if not beam.segments:
@@ -203,7 +203,7 @@ class Pipeline:
             )
 
     def _without_lost_gpus(self, segment: Segment, work: Callable[[], list[Candidate]]) -> list[Candidate]:
-        """The candidates that ``work`` returns; if GPUs fail, the segment continues with those that are left."""
+        """The candidates that ``work`` returns; if GPUs fail, the segment continues with the remaining ones."""
         try:
             return work()
         except DeviceLost as error:
@@ -212,7 +212,7 @@ class Pipeline:
             return []
 
     def _emit(self, candidates: list[Candidate], last: bool = False, over: bool = False) -> None:
-        """Pass candidates through the coincidence to the sink; the end of a stream does not count for the latency."""
+        """Pass candidates through `Coincidence` to the sink; the end of a stream does not count for the latency."""
         frontiers = {}
         hold = 0.0
         for number, beam in list(self.intake.beams.items()):
@@ -241,9 +241,9 @@ class Pipeline:
         if last and segment.injector is not None:
             self._skipped += segment.injector.skipped
 
-    # ------------------------------------------------------------------ how far
+    # ------------------------------------------------------------------ progress of the beams
     def _report_gap(self, beam: Beam, segment: Segment) -> None:
-        """When the first samples of a beam are searched, report the gap between the previous run and them."""
+        """When the first samples of a beam are searched, report the gap since the previous run."""
         search = segment.search
         if beam.number not in self._without_gap or search is None or not search.filled > search.start >= 0:
             return
@@ -253,7 +253,7 @@ class Pipeline:
         self.sink.add_gap(gap)
 
     def _mark(self) -> None:
-        """Note how far the candidates of each beam are on the disk."""
+        """Record the time up to which the candidates of each beam are on the disk."""
         for number, beam in list(self.intake.beams.items()):
             if beam.segments and (search := beam.segments[0].search) is not None and search.filled > search.start >= 0:
                 segment = beam.segments[0]
@@ -266,7 +266,7 @@ class Pipeline:
                 self._written_marks = self._pending_marks.popleft()[1]
 
     def streams(self) -> dict[str, Any]:
-        """How far each beam is searched, and the number of its next segment, for the next run in the folder."""
+        """Position up to which each beam is searched, and its next segment number, for the next run in the folder."""
         begun = {number: beam.next_segment for number, beam in list(self.intake.beams.items())}
         with self._lock:
             return PreviousRun.to_json({**self.previous.next_segment, **begun}, self._written_marks)
@@ -330,8 +330,8 @@ class Pipeline:
     def metrics(self) -> dict[str, float]:
         """The latest state as metrics, by the names that Prometheus shows; see `metrics.METRICS`.
 
-        Counters of packets never fall, although packets that turn out to be the first of another segment are no longer
-        late.
+        Counters of packets never decrease, although late packets that prove to be the first of another segment are no
+        longer counted as late.
         """
         values = metric_values({"sink": self.sink.counts, **self.state()})
         for name, value in values.items():
@@ -340,7 +340,7 @@ class Pipeline:
         return values
 
     def summary(self) -> dict[str, Any]:
-        """What was done, as in ``summary.json``."""
+        """The summary of the run, as in ``summary.json``."""
         times, data = self._work()
         latencies = sorted(self.latencies)
         return {
@@ -351,7 +351,7 @@ class Pipeline:
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        """Write ``summary.json`` to the sink's folder; that of an earlier run is renamed."""
+        """Write ``summary.json`` to the sink's folder; the file of an earlier run is renamed."""
         path: Path = self.sink.folder / "summary.json"
         if path.exists():
             others = (path.with_name(f"summary-{number}.json") for number in itertools.count(1))

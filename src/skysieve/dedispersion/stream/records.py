@@ -20,31 +20,31 @@ POLICIES: dict[str, str] = {
     "drop": "packets without room are dropped and counted",
     "block": "the sender, or the kernel, waits until there is room",
 }
-"""What happens to packets when a ring is full."""
+"""Policies for packets when a ring is full."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What all beams of a stream have in common.
+    """Options that all beams of a stream share.
 
     Attributes
     ----------
     plan : DMPlan, array_like or None
         DMs to search.
     dm_max : float or None
-        Highest DM of the plan that is made where `plan` is None.
+        Highest DM of the plan that is made if `plan` is None.
     window : int
-        A packet is late, and not used, after another one more than this many packets ahead of it has arrived.
+        A packet is late, and not used, if it arrives after a packet that is more than this many packets ahead of it.
     ring : float
         Seconds of data that the ring of a beam holds.
     gulp : float
         Most seconds of data that are processed at a time.
     policy : {"drop", "block"}
-        What happens to packets when a ring is full: see `POLICIES`.
+        Policy for packets when a ring is full, see `POLICIES`.
     growing : bool
-        Whether rings may grow while a search is set up, so that senders that do not wait lose nothing.
+        Whether rings may grow while a search is set up, so that no packets of senders that cannot wait are lost.
     longest_gap : float
-        Packets more than this many seconds ahead of the latest are not believed.
+        Packets more than this many seconds ahead of the latest one are not accepted.
     channelise : dict
         Keyword arguments of `Channeliser`.
     search : dict
@@ -52,7 +52,7 @@ class Options:
     inject : dict or None
         Keyword arguments of `LiveInjector`: ``every``, ``grid`` and ``seed``; None to inject nothing.
     expected : int
-        Samples that will come, if they wait until they are searched, as those of a file do; otherwise 0.
+        Number of samples that will come from a source that can wait, such as a file; otherwise 0.
     history : float
         Bytes of samples to keep for cut-outs.
     cutouts : bool
@@ -104,13 +104,13 @@ class Column:
     ----------
     name, help : str
     unit : str
-        As astropy writes it; empty for a pure number.
+        Unit in astropy's notation; empty for a dimensionless number.
     format : str
-        Of floating-point numbers in CSV files.
+        Format of floating-point numbers in CSV files.
     ucd : str
-        IVOA's unified content descriptor, where there is one.
+        IVOA's unified content descriptor, if there is one.
     voevent : bool
-        Whether VOEvents hold it.
+        Whether VOEvents contain the column.
     """
 
     name: str
@@ -129,7 +129,7 @@ VOEVENT_UCDS = {
     "snr": "stat.snr", "dm": "phys.dispMeasure", "time": "", "width": "time.duration", "mjd_infinite": "time.epoch",
     "members": "",
 }  # fmt: skip
-"""Columns of a search that VOEvents hold, and their unified content descriptors."""
+"""Columns of a search that VOEvents contain, and their unified content descriptors."""
 CANDIDATE_COLUMNS = (
     Column("beam", "Number of the beam.", voevent=True),
     Column("segment", "Number of the segment: 0, and one more each time the sender starts again."),
@@ -166,17 +166,17 @@ INJECTION_COLUMNS = (
     Column("live", "Fraction of the samples of the ideal boxcar that arrived.", format=".4f"),
     Column("found", "1 if a candidate has its time and DM, else 0."),
     Column("snr_found", "S/N of that candidate.", format=".4f"),
-    Column("dm_found", "Its dispersion measure.", "pc / cm3", ".6f"),
-    Column("time_found", "Its arrival at the top of the band.", "s"),
+    Column("dm_found", "Dispersion measure of that candidate.", "pc / cm3", ".6f"),
+    Column("time_found", "Arrival of that candidate at the top of the band.", "s"),
 )
 """Columns of ``injections.csv``."""
 LEAST_LIVE = 0.8
-"""Injected pulses of which less arrived do not count for the recall."""
+"""Least fraction of an injected pulse that must have arrived for the pulse to count for the recall."""
 
 
 @dataclass(frozen=True)
 class Injection:
-    """A pulse that was injected, and the candidate that was found; the fields are `INJECTION_COLUMNS`."""
+    """An injected pulse, and the candidate that was found for it; the fields are `INJECTION_COLUMNS`."""
 
     number: int
     snr: float
@@ -209,13 +209,13 @@ class Candidate:
         Values by the names of `CANDIDATE_COLUMNS`; later stages add ``beams``, ``flagged`` and ``latency``.
     observation : Observation
     top_time : float
-        Seconds from sample 0 to its arrival at the top of the band.
+        Seconds from sample 0 to the arrival of the candidate at the top of the band.
     raw, raw_start
-        Samples around it and the number of the first one, if they are known already.
+        Samples around the candidate and the number of the first one, if they are available already.
     number : int
         Number of the `CandidateSamples` that follow; 0 if none follow.
     arrival : float or None
-        `time.monotonic` when the packet with its last sample arrived; None if that is not known any more.
+        `time.monotonic` when the packet with its last sample arrived; None if it is no longer known.
     """
 
     columns: dict[str, Any]
@@ -229,7 +229,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CandidateSamples:
-    """The samples around a candidate, which follow it; ``raw`` is None if there was no room for them."""
+    """The samples around a candidate, sent after it; ``raw`` is None if there was no room for them."""
 
     number: int
     start: int
@@ -246,7 +246,7 @@ class Mark:
     epoch : int
         Nanoseconds since 1970 of sample 0; 0 if the sender does not know it.
     seconds : float
-        Since sample 0, at the top of the band.
+        Seconds since sample 0, at the top of the band.
     sample : int
         The sender's number of the sample at this position.
     """

@@ -69,7 +69,7 @@ DATA, INPUT, GRID, STATISTIC = "Data", "Input", "Grid", "Statistic"
 """Panels of the help screens."""
 ROWS_PRINTED = 10
 CHECKPOINT = "00000.npz"
-"""The part of a search that is stored by ``--resume``."""
+"""Name of the checkpoint in the folder of a search with ``--resume``."""
 
 fstat = typer.Typer(
     help="Search for transient gravitational waves: maps of the F-statistic over start time and duration.\n\n"
@@ -201,7 +201,7 @@ def read(path: Path, tatom: int | None, detectors: str | None, stdin: Callable[[
 
 
 def put(path: Path, write: Callable[[Path], Any], name: str) -> None:
-    """Write a file by ``write(path)``, or send what `write` makes of a file `name` to standard output."""
+    """Write a file by ``write(path)``, or write a temporary file `name` and copy it to standard output."""
     if path != STDIO:
         write(path)
         return
@@ -212,7 +212,7 @@ def put(path: Path, write: Callable[[Path], Any], name: str) -> None:
 
 
 def atoms_writer(path: Path, wanted: str | None) -> Callable[[list[Atoms]], None]:
-    """A function that writes atoms; a wrong format or name is refused before."""
+    """A function that writes atoms; raises at once if the format or the name is wrong."""
     from skysieve.fstat.inputs.files import FORMATS
 
     endings = {ending.removeprefix("."): name for name, f in FORMATS.items() for ending in f.endings}
@@ -231,7 +231,7 @@ def atoms_writer(path: Path, wanted: str | None) -> Callable[[list[Atoms]], None
 
 
 def summary_console(output: Path | None) -> Console:
-    """Where a command prints its summary: standard error if the data go to standard output."""
+    """The console for the summary of a command: standard error if the data go to standard output."""
     return terminal(markup=False, stderr=output == STDIO)
 
 
@@ -239,7 +239,7 @@ def make_grid(
     atoms: list[Atoms], t0: int | None, t0_band: int | None, dt0: int | None, tau: int | None, tau_band: int | None,
     dtau: int | None, log_tau: int | None,
 ) -> Grid:  # fmt: skip
-    """The grid of the options; what is not given follows from the data."""
+    """The grid of the options; values that are not given follow from the data."""
     import numpy as np
 
     from skysieve.fstat.inputs.bins import bin_atoms
@@ -354,7 +354,7 @@ def map_(
 
 
 def map_writer(path: Path, wanted: str | None) -> Callable[[TransientResult], None]:
-    """A function that writes a map; a wrong format or name is refused before."""
+    """A function that writes a map; raises at once if the format or the name is wrong."""
     from skysieve.fstat.result.map import STYLES
 
     styles = {ending.removeprefix("."): name for name, style in STYLES.items() for ending in style.endings}
@@ -484,9 +484,9 @@ def search(
 ) -> None:  # fmt: skip
     """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 
-    The grid is that of the first template. A template whose file cannot be read, or that leaves the band of the SFTs,
-    and an SFT that is damaged, are reported and left out; the exit code is then 1. Parameters in LALPulsar's names of
-    files of atoms become columns.
+    The default grid follows from the data of the first template. A template whose file cannot be read, or that leaves
+    the band of the SFTs, and an SFT that is damaged, are reported and left out; the exit code is then 1. Parameters in
+    LALPulsar's names of files of atoms become columns.
 
     Examples:
 
@@ -576,7 +576,7 @@ def _parts(output: Path, o: Mapping[str, Any], source: Source) -> PartsFolder:
 
 @dataclass
 class Source:
-    """What a search reads: SFTs and a bank of templates, or files of atoms."""
+    """The input of a search: SFTs and a bank of templates, or files of atoms."""
 
     first: list[Atoms]
     """Atoms of the first template that has some."""
@@ -592,7 +592,7 @@ class Source:
     """Reads one of `names`; None for SFTs."""
 
     def read(self, path: Path) -> list[Atoms]:
-        """Atoms of one of `names`.  Standard input is read once and kept."""
+        """Atoms of one of `names`.  Standard input is read once, and its bytes are cached."""
         assert self.read_one is not None
         return self.read_one(path)
 
@@ -606,11 +606,11 @@ class Source:
         return make_grid(self.first, *(o[name] for name in names))
 
     def facts(self) -> dict[str, Any]:
-        """What identifies the data, see `Demodulator.facts`."""
+        """The values that identify the data, see `Demodulator.facts`."""
         return {} if self.host is None or self.bank is None else self.host.facts(self.bank)
 
     def batches(self, stack: ExitStack, plan: SearchPlan, end: int | None = None) -> Callable[[int], Iterator[Any]]:
-        """A function of a number that yields the templates from that one on, to `end`."""
+        """A function ``batches(start)`` that yields the templates from number `start` on, up to `end`."""
         if self.host is not None and self.bank is not None:
             from skysieve.fstat.demod.demodulator import stream
             from skysieve.fstat.demod.search import demodulators
@@ -627,7 +627,7 @@ def shapes_of(o: Mapping[str, Any]) -> list[str]:
 
 
 def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
-    """Open what the options of a search name; ``at`` gives the path of a name."""
+    """Open the files in the options of a search; ``at(name)`` is the path of a file."""
     from skysieve.fstat.inputs.files import atom_files
 
     names = [Path(name) for name in o["files"] or []]
@@ -701,7 +701,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def listed_names(path: Path | None) -> list[str]:
-    """The lines of a file, or of standard input, that are not empty."""
+    """The lines of a file, or of standard input, without empty ones."""
     if path is None:
         return []
     text = (read_stdin() if path == STDIO else path.read_bytes()).decode(errors="surrogateescape")

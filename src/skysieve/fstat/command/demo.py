@@ -25,10 +25,10 @@ SIGNAL = Signal(
     f0=22.4, h0=8e-25, ra=2.2486, dec=-0.7885, tref=START + 4 * 86400, f1dot=-3.12e-11, window="exp",
     t0=START + 3 * 86400, tau=2 * 86400,
 )  # fmt: skip
-"""After a glitch of a pulsar such as Vela."""
+"""A signal such as might follow a glitch of a pulsar like Vela."""
 BAND = (22.3, 22.5)
 STEPS = 20, 2
-"""Templates to either side of the signal, in frequency and in its derivative."""
+"""Number of templates to either side of the signal, in frequency and in its derivative."""
 OFF = 0.5 / SIGNAL.tau
 """Hz by which the loudest template may be off: half of the resolution of a signal of this duration."""
 TOLERANCE = 86400
@@ -36,7 +36,7 @@ TOLERANCE = 86400
 
 
 def templates() -> TemplateBank:
-    """A grid of templates about the signal, by the mismatch 0.1 over four days, in which most of the signal lies."""
+    """A grid of templates around the signal, for a mismatch of 0.1 over the four days that hold most of the signal."""
     df0, df1dot, _ = spacing(4 * 86400, 0.1, 2)
     (n0, n1), f0, f1 = STEPS, SIGNAL.f0, SIGNAL.f1dot
     return TemplateBank.grid((f0 - n0 * df0, f0 + n0 * df0, df0), (f1 - n1 * df1dot, f1 + n1 * df1dot, df1dot))

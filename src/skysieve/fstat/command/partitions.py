@@ -1,4 +1,4 @@
-"""``skysieve fstat search`` as a job of partitions: runs of templates, whose ledgers are joined."""
+"""``skysieve fstat search`` as a job of partitions: ranges of templates, whose ledgers are joined."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SearchWork:
         return Prepared(partitions, inputs, facts, source.left_out)
 
     def compute(self, partition: list[int]) -> Part:
-        """Search a run of templates."""
+        """Search a range of templates."""
         start, end = partition
         o = self.options
         with ExitStack() as stack:
@@ -119,7 +119,7 @@ class SearchWork:
 
 
 def _enter(ledger: Ledger, window: str, columns: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add what a partition remembers of its templates."""
+    """Add the ledger of a partition to the ledger of the job."""
     ledger.histogram += np.array(more["histogram"], np.int64)
     ledger.n_above += more["n_above"]
     ledger.n_empty += more["n_empty"]

@@ -1,4 +1,4 @@
-"""The jobs by which ``skysieve info --measure`` measures the rates of F-statistic maps, searches and demodulation."""
+"""Measurement of the rates of F-statistic maps, searches and demodulation, for ``skysieve info --measure``."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ GRIDS = (
     Grid(t0=T0, t0_band=20 * T, dt0=T, tau=2 * T, tau_band=30 * T, dtau=15 * T),
     Grid(t0=T0, t0_band=20 * T, dt0=T + 50, tau=4 * T),
 )
-"""Start times in every bin, and in some; far fewer cells than bins; start times within bins."""
+"""Grids with start times in every bin, in every second bin, with far fewer cells than bins, and with start times that
+are not aligned with the bins."""
 SEARCHES = {"cpu": ((400, 24), (400, 96), (60, 960)), "cuda": ((4000, 24), (10_000, 96), (8000, 1920))}
-"""Templates and SFTs of the searches by which the work around the maps is timed; the last has the size of a batch."""
+"""Templates and SFTs of the searches that time the work other than maps; the last one has the size of a batch."""
 PROJECTIONS = {"cpu": (4000, 96), "cuda": (20_000, 960)}
 """Templates and SFTs that are demodulated."""
 FILES = ((400, 200), (50, 20_000))
-"""SFTs, and values of each, of the files that are read."""
+"""Number of SFTs in the files that are read, and number of values of each SFT."""
 
 
 def measure(device: Device) -> None:
@@ -58,14 +59,15 @@ def measure(device: Device) -> None:
 
 
 def rehearsals(device: Device) -> list[Callable[[], object]]:
-    """What compiles the code of `measure` (see `core.machine.rates.rehearsal`)."""
+    """The calls that compile the code of `measure` (see `core.machine.rates.rehearsal`)."""
     return [partial(_around_maps, device)] if device.kind == "cpu" else [partial(_compile, device)]
 
 
 def _compile(device: Device) -> None:
-    """Compile all kernels of a GPU at the same time; then what the processor does.
+    """Compile all kernels of a GPU at the same time, and then the code for the CPU.
 
-    No launch runs beside another thread's: some are recorded, and CUDA forbids much while a stream is recorded.
+    Threads do not launch kernels at the same time: some launches are captured in a CUDA graph, and CUDA forbids many
+    calls during stream capture.
     """
     from skysieve.core.gpu.runtime import CudaRuntime
 
@@ -102,14 +104,14 @@ def _maps_of_one(device: Device, window: Any, dtype: Any, keep_map: bool) -> Non
 
 
 def _maps_of_many(device: Device, dtype: Any, on_gpu: bool) -> None:
-    """Measure the constants of a GPU for many templates, which are others than those for one."""
+    """Measure the constants of a GPU for many templates, which differ from those for one template."""
     for grid in GRIDS[:2]:
         with SearchPlan(grid, dtype=dtype, device=device) as search, measuring():
             search.describe(_batch(4, 48, device if on_gpu else None))
 
 
 def _around_maps(device: Device) -> None:
-    """Measure the rates of the work around the maps, and of reading and demodulation; those of maps are known."""
+    """Measure the rates of the other work, of reading and of demodulation; the rates of maps are known by then."""
     found: dict[str, float] = {}
     if device.kind == "cpu":
         with TransientPlan(window=WindowSum([(1, 1), (-1, 5)]), dtype="float32", keep_map=False, device=device) as plan:
@@ -125,7 +127,7 @@ def _around_maps(device: Device) -> None:
             batch = _batch(templates, sfts, place)
             grid = Grid(t0=T0, t0_band=0, dt0=T, tau=2 * T, tau_band=0, dtau=T)
             with SearchPlan(grid, windows=("rect",), device=device) as search:
-                alone = search.describe(batch)[name] or 0.0  # None in a rehearsal: no rates of maps are known yet
+                alone = search.describe(batch)[name] or 0.0  # None in a rehearsal: the rates of maps are not known yet
                 seconds = rates.timed(device, partial(_searched, search, batch))
                 works.append(search.work_of(templates, templates * sfts, batch[0].on_device))
                 took_each.append(max(seconds - alone, 0.1 * seconds))
@@ -168,13 +170,13 @@ def show_search(
     read: Callable[[], object],
     sft_bytes: int = 0,
 ) -> None:
-    """Print what a search would take, as ``--dry-run`` does.
+    """Print the predicted time and memory of a search, for ``--dry-run``.
 
     Parameters
     ----------
     plan : SearchPlan
     first : list of Atoms
-        Of the first template.
+        Atoms of the first template.
     host, bank : Demodulator and TemplateBank, optional
         For a search of SFTs.
     total : int
@@ -199,7 +201,7 @@ def predicted_search(
 ) -> dict[str, Any]:
     """The prediction that `show_search` prints."""
     device, shared = plan.devices[0], len(plan.devices)
-    if host is not None and bank is not None and device.kind == "cuda":  # as many templates as a batch has
+    if host is not None and bank is not None and device.kind == "cuda":  # a batch of the usual size
         with demodulators(host, plan.devices[:1]) as [one]:
             few = min(total, batch_size(one))
             facts = plan.describe(one.batch(*bank.part(0, few).values(), strict=False))

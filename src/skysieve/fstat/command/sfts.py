@@ -110,7 +110,7 @@ Inject = Annotated[
     ),
 ]  # fmt: skip
 EXTRA = 1.05e-4
-"""Largest Doppler shift from the Earth's motion, relative, with some room."""
+"""Largest relative Doppler shift from the motion of the Earth, with a margin."""
 BINS = 60
 """Bins beyond the templates' frequencies on each side, for the running median and the sum over bins."""
 
@@ -125,7 +125,7 @@ def opened(
     Parameters
     ----------
     axes : three of (lowest, range, step)
-        Of the frequency and its derivatives.
+        Ranges of the frequency and its derivatives.
     listed : pathlib.Path or None
         List of templates, instead of `axes`.
     signals : sequence of str
@@ -197,7 +197,7 @@ def _list_of(path: Path) -> TemplateBank:
 
 @dataclass(frozen=True)
 class Extent:
-    """What files of SFTs hold: the span in seconds, the length of an SFT, and the frequencies that all have."""
+    """Extent of SFT files: the span in seconds, the length of an SFT, and the frequencies that all SFTs have."""
 
     span: float
     tsft: float
@@ -206,7 +206,7 @@ class Extent:
 
 
 def extent(patterns: list[str]) -> Extent:
-    """What files of SFTs hold, by their headers."""
+    """The `Extent` of SFT files, from their headers."""
     import numpy as np
 
     from skysieve.fstat.sfts.files import blocks, files_of
@@ -221,7 +221,7 @@ def extent(patterns: list[str]) -> Extent:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
     lengths, counts = np.unique(tsft, return_counts=True)
-    usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out the others
+    usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out SFTs of other lengths
     t, tsft, first, bins = (x[usual] for x in (t, tsft, first, bins))
     return Extent(
         float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
@@ -232,8 +232,8 @@ def extent(patterns: list[str]) -> Extent:
 def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, float]:
     """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins.
 
-    With `within`, the frequencies of the files bound them, so that a template beyond costs only itself; near their end
-    they are at least as wide as the running median of the noise.
+    With `within`, the band is cut to the frequencies in the files, so that only the templates outside it are lost.  The
+    band is at least as wide as the running median of the noise.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Typical uses of the F-statistic on a made day of data, for ``skysieve warm-up``."""
+"""Typical uses of the F-statistic on a simulated day of data, for ``skysieve warm-up``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def templates(device: str) -> None:
 
 
 def exponential_search(device: str) -> None:
-    """Search one template with exponential windows; `template_search.compile_ahead` runs this beside a first search."""
+    """Search one template with exponential windows; `template_search.compile_ahead` runs this during a first search."""
     search([synth_atoms(span=DAY)], windows=("exp",), device=device, threads=1)
 
 

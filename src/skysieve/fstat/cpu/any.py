@@ -40,8 +40,8 @@ def weighted(x, first, starts, weights, squares, ends, S):
     """Sum the bins from ``first + starts`` (unsigned) on into ``S`` (7, rows), in the order of time.
 
     A lane is a row (a start time) of one group, whose windows share their weights.  The cost is a multiplication and an
-    addition for each of the seven sums, cell and bin of the window.  Each product and addition is made in float64 and
-    rounded to the type of ``S``, as LALPulsar does.
+    addition for each sum, cell and bin of the window.  Products and additions are computed in float64 and rounded to
+    the type of ``S``, as in LALPulsar.
     """
     for i in range(7):
         row = S[i]
@@ -65,14 +65,14 @@ def by_columns(spec: Spec) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that start at one offset from the bins and so share their weights, with the bins.
+    """Rows with the same offset from the bins, which therefore share their weights, and the bins.
 
     Attributes
     ----------
     x : numpy.ndarray, shape (7, before + n + after)
         Bins with zeros on both sides.
     occupied_before : numpy.ndarray of int64
-        Number of occupied bins before each bin of `x`, with one further entry for the end.
+        Number of occupied bins before each bin of `x`, with one more entry for the end.
     rows, first : numpy.ndarray of int64, shape (R,)
         Rows of the map and where their windows start in `x`, rising.
     end : int
@@ -80,7 +80,7 @@ class Group:
     length : numpy.ndarray of int64, shape (N_tau,)
     valid_from : int
     offset, tatom : int
-        Seconds from t0 to the first bin, and between bins.
+        Seconds from t0 to the first bin, and seconds between bins.
     """
 
     x: NDArray[Any]

@@ -1,4 +1,4 @@
-"""The line-robust statistic on the CPU: tiles of cells as for the map, and the largest of their maxima."""
+"""The line-robust statistic on the CPU: the maximum over tiles of cells; the tiles are those of the map."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def priors_of(prior: Lines) -> NDArray[np.float64]:
 
 
 def best_of(found: list[Best], columns: int) -> Best | None:
-    """The highest value; of equal ones the first cell of the map."""
+    """The highest value; of equal values, the one whose cell comes first in the map."""
     return max(found, key=lambda b: (b[0], -(b[1] * columns + b[2])), default=None)
 
 
@@ -94,7 +94,7 @@ class LineTasks:
         return [(float(best[0]), int(best[1]), int(best[2]))] if best[1] >= 0 else []
 
     def _any(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> list[Best]:
-        """Column by column, the sum over detectors and each alone, by the methods for any window."""
+        """Compute the columns of all detectors and of each single detector, by the methods for any window."""
         typed, found = Typed.of(np.float64), []
         banks = [job.bank, *job.detectors]
         for groups in zip(*(groups_of(job, b, i, rows, False) for b in banks), strict=True):

@@ -1,7 +1,7 @@
 """Threads that help the caller with tasks of a millisecond.
 
-A sleeping thread takes up to a millisecond to wake on a virtual machine, half as long as a map of 30 days.  Here the
-caller works on the tasks too: it loses nothing if the others come late, and shares what is left when they come.
+On a virtual machine a sleeping thread takes up to a millisecond to wake, half as long as a map of 30 days.  The calling
+thread therefore works on the tasks too, and the other threads take tasks as soon as they wake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Crew:
     Parameters
     ----------
     workers : int
-        Threads, the caller's counted.
+        Number of threads, including the caller's.
 
     Examples
     --------
@@ -42,10 +42,10 @@ class Crew:
     def run(
         self, tasks: Sequence[Callable[[], R]], progress: Callable[[int, int], Any] | None = None, alone: bool = False
     ) -> list[R]:
-        """Call every task once, without help if ``alone``; their results in the order of ``tasks``.
+        """Call every task once, and return the results in the order of ``tasks``.
 
-        ``progress(done, total)`` is called in the caller's thread.  The first error of a task is raised, after the
-        running ones have ended; no further one starts.
+        With ``alone``, only the caller's thread is used, in which ``progress(done, total)`` is always called.  After
+        the first error of a task no further task starts; the error is raised when the running tasks have ended.
         """
         todo = deque(enumerate(tasks))
         results: dict[int, R] = {}

@@ -13,11 +13,11 @@ from skysieve.core.cpu.jit import njit
 __all__ = ["DTERMS", "projections"]
 
 DTERMS = 8
-"""Bins to either side of a template's frequency that are summed."""
+"""Number of bins that are summed on each side of a template's frequency."""
 NEAR = {"float32": 2e-4, "float64": 1e-15}
-"""Distance to a bin, in bins, below which that bin alone counts; in float32 as in LALPulsar."""
+"""Distance to a bin, in bins, below which only that bin is used; in float32 as in LALPulsar."""
 TILE, ROWS = 128, 16
-"""Templates and SFTs that are worked on together: their results are turned into place in the nearest cache."""
+"""Size of a tile in templates and SFTs: its results are transposed in the first-level cache."""
 FAST = {"nnan", "ninf", "nsz", "contract"}
 
 
@@ -36,7 +36,7 @@ def _sincos64(x):
 
 
 def _sincos32(x):
-    # about the nearest quarter: y is within an eighth of a turn
+    # relative to the nearest quarter turn: y is at most an eighth of a turn
     q = np.float32(np.floor(np.float32(4) * x + np.float32(0.5)))
     y = (x - np.float32(0.25) * q) * np.float32(2 * math.pi)
     z = y * y
@@ -54,7 +54,7 @@ def _sincos32(x):
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
-    """Phase at the middle of an SFT, turns within ``-0.5 ... 0.5``, and the frequency in bins: whole and the rest."""
+    """Phase at the middle of an SFT (turns, -0.5 to 0.5), and the frequency in bins: integer and fractional parts."""
     d2, d3 = 0.5 * delay * delay, delay * delay * delay / 6
     for i in range(len(f0)):
         phase = f0[i] * delay + f1[i] * d2 + f2[i] * d3
@@ -68,14 +68,14 @@ def _phases(f0, f1, f2, delay, rate, lam, kappa, whole):
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _sum(xr, xi, kappa, near, sr, si):
-    """The sum over ``2 DTERMS`` bins for templates in one bin: one division for four bins."""
+    """The sum over ``2 DTERMS`` bins for templates in one bin; there is one division for every four bins."""
     one = np.float32(1)
     high = one - near
     for i in range(len(kappa)):
         k = min(max(kappa[i], near), high)
         s, t = np.float32(0), np.float32(0)
         for m in range(0, 2 * DTERMS, 4):
-            # each from k itself: k + 3 - 3 would lose digits of a small k
+            # computed from k itself: k + 3 - 3 would lose digits of a small k
             x, x1 = k + np.float32(DTERMS - 1 - m), k + np.float32(DTERMS - 2 - m)
             x2, x3 = k + np.float32(DTERMS - 3 - m), k + np.float32(DTERMS - 4 - m)
             p, q = x * x1, x2 * x3
@@ -87,7 +87,7 @@ def _sum(xr, xi, kappa, near, sr, si):
 
 @njit(nogil=True, fastmath=FAST, error_model="numpy")
 def _finish(xr, xi, lam, kappa, near, inverse_pi, sr, si, out_real, out_imag):
-    """From the sums to projections: the factors of the Dirichlet kernel and of the phase."""
+    """Multiply the sums by the factors of the Dirichlet kernel and of the phase, which gives the projections."""
     one = np.float32(1)
     near_r, near_i, next_r, next_i = xr[DTERMS - 1], xi[DTERMS - 1], xr[DTERMS], xi[DTERMS]
     for i in range(len(lam)):
@@ -108,9 +108,9 @@ def _finish(xr, xi, lam, kappa, near, inverse_pi, sr, si, out_real, out_imag):
 
 @njit(nogil=True)
 def _all(real, imag, first_bin, delay, rate, tsft, f0, f1, f2, near, inverse_pi, out):
-    """Fill `out`; returns the first template that needs a bin that is not there, or -1."""
+    """Fill `out`; return the first template that needs bins outside the data, or -1."""
     n, bins = real.shape
-    # one array each: numba does not know that rows of an unpacked array are contiguous, and loops over them stay scalar
+    # separate arrays: numba does not know that rows of an unpacked array are contiguous, and would not vectorise loops
     lam, kappa, whole = np.empty(TILE, real.dtype), np.empty(TILE, real.dtype), np.empty(TILE)
     sr, si = np.empty(TILE, real.dtype), np.empty(TILE, real.dtype)
     made_real, made_imag = np.empty((ROWS, TILE), real.dtype), np.empty((ROWS, TILE), real.dtype)
@@ -147,7 +147,7 @@ def projections(data, first_bin, delay, rate, tsft, f0, f1, f2):
     Parameters
     ----------
     data : numpy.ndarray of complex64 or complex128, shape (n, bins)
-        Normalised SFTs of one detector.  Their precision is that of the sums.
+        Normalised SFTs of one detector.  The sums have the same precision.
     first_bin : int
     delay, rate : numpy.ndarray of float64, shape (n,)
         At the middle of each SFT: barycentric time since the reference time, and its rate.

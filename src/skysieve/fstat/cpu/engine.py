@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FEW_CELLS = 500_000
 """Below this number of cells and steps, rectangular and exponential maps use one thread: they take half a millisecond,
-as long as another thread takes to wake up."""
+which is also the time in which another thread wakes up."""
 SMALL_MAP = 2**26
 """Below this size of maps, in bytes, skip the query of free memory: it takes longer than a small map."""
 
@@ -108,10 +108,10 @@ class Engine:
         return description(job, method, self.name, self.typed.dtype, self.map_bytes(job), times)
 
     def _predicted(self, job: MapJob) -> dict[str, float | None]:
-        """Predicted times of all templates, by the model of `timing`; None each without measured constants.
+        """Predicted times of all templates, by the model of `timing`; None without measured constants.
 
-        The constants are processor seconds of one core.  The cores share the templates, or all but the constant part of
-        a call.
+        The constants are processor seconds of one core.  The cores share the templates or, for one template, all
+        but the constant part of a call.
         """
         spec = self.spec
         aligned = bool((job.schedule.group == job.schedule.group[0]).all())
@@ -189,7 +189,7 @@ class Engine:
         return output
 
     def _template(self, job: MapJob, i: int, live: NDArray[np.int64], output: Output, run: Any) -> None:
-        """Compute one template: make tasks, run them (one after the other without `run`), combine the answers."""
+        """Compute one template: make tasks, run them (in turn if `run` is None) and combine the results."""
         out = np.empty((0, 0), self.spec.dtype) if output.F is None else output.F[i]
         maps = self._tasks(job, i, live, out)
         lines = self.lines.tasks(job, i, live) if self.lines else []
@@ -311,7 +311,7 @@ class Engine:
         return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
 
     def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
-        """The order of the rows of a schedule; that of the last schedule is remembered."""
+        """The order of the rows of a schedule; the order for the last schedule is cached."""
         if self._march_of is None or self._march_of[0] is not job.schedule:
             self._march_of = job.schedule, March.of(job, rows, self.typed.dtype)
         return self._march_of[1]

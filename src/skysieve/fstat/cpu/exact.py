@@ -2,8 +2,8 @@
 
 For windows of ``L`` bins with one decay, divide the bins into blocks of ``L`` bins.  Every window is then the end of
 one block, summed downwards from the boundary, and the beginning of the next, summed upwards from it.  This takes two
-multiply-adds for each bin, for any L.  Each sum contains its own bins and nothing else, so that numbers of any size may
-be neighbours.
+multiply-adds for each bin, for any L.  No sum ever contains bins outside its window, so that neighbouring bins may
+differ in size by any factor.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def block_sums(x, first, length, end, q, ahead, out):
 
 @njit(nogil=True, error_model="numpy")
 def fstat_exact(S, bound, F):
-    """F of each lane from its sums ``S``, which are divided by the size of the antenna factors before products."""
+    """F of each lane from its sums ``S``, divided by the size of the antenna factors before products are formed."""
     for j in range(F.size):
         s = S[0, j] + S[1, j]
         F[j] = 2.0

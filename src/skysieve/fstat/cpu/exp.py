@@ -4,15 +4,15 @@ With ``q = exp(-T / tau)`` and windows of ``L`` bins the sums from bin ``c`` on 
 
     S(c) = x_c + q S(c + 1) - q^L x_(c + L),
 
-and the same with ``q^2`` for the antenna factors: a map costs O(N_t0 N_tau), where LALPulsar and the paper need
+and the same holds with ``q^2`` for the antenna factors.  A map costs O(N_t0 N_tau), where LALPulsar and the paper need
 O(N_t0 N_tau N).  ``q S`` is computed as ``S - p S`` with ``p = 1 - q``, because in float32 a rounded q would shift tau.
-Sums without data in their window are set to exact zero.  In a gap, where windows lose bin after bin and gain none, they
-are summed again when few bins are left, since the rounding errors of the bins that left would dominate them.  Templates
-whose weights or data would leave a residue elsewhere are computed by other means (see ``precision.py``).
+The sums of windows without data are set to exactly zero.  In a gap, windows lose bins and gain none.  When few bins are
+left, the sums are recomputed from these, since otherwise the rounding errors of the bins that left would dominate.
+Templates whose weights or data would leave a residue elsewhere are computed by other methods (see ``precision.py``).
 
-A lane is a duration; the march runs from late to early start times.  The factor ``exp(-(t_c - t0) / tau)`` of starts
-between two bins cancels in F and is left out.  Starts at different offsets from the bins have windows of ``L`` or
-``L + 1`` bins; the additional bin is the ``x_(c + L)`` that has just been subtracted.
+A lane is a duration; the loop over start times runs from late to early.  Starts between two bins have a factor
+``exp(-(t_c - t0) / tau)``, which cancels in F and is left out.  Starts at different offsets from the bins have windows
+of ``L`` or ``L + 1`` bins; the additional bin is the ``x_(c + L)`` that has just been subtracted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STRETCH = 64
 BLOCK_COLUMNS = 1024
 """Most durations of a tile that is computed in blocks: their sums stay in the second-level cache."""
 FEWEST_COLUMNS = 720
-"""Fewest durations of such a tile when several threads share the columns."""
+"""Fewest durations of a tile in blocks when several threads share the columns."""
 LEFT = np.array([[1, 4, 16], [16, 16, 16], [256, 256, 256]])
 """Rows (from, to, gap): sums are recomputed when `from` to `to` bins are left in a window that starts in a gap of at
 least `gap` bins.  Rounding errors of 16 times as many bins are harmless, and these sums are short."""
@@ -48,7 +48,7 @@ def decay(row, p, value):
 
 @njit(nogil=True, fastmath={"contract"})
 def decay_tail(row, p, value, w, tail):
-    """The same, minus the bin that leaves the window."""
+    """The same as `decay`, minus the bin that leaves the window."""
     for j in range(tail.size):
         row[j] = row[j] - p[j] * row[j] + value - w[j] * tail[j]
 
@@ -63,7 +63,7 @@ def tail_bins(x, at, length, tail):
 
 @njit(nogil=True, error_model="numpy", fastmath={"contract"})
 def renew(x, pad, c, nearest, rows, length, weights, S):
-    """In a gap, sum again the windows from bin ``c`` on in which as many bins are left as `LEFT` says.
+    """In a gap, recompute the sums of those windows from bin ``c`` on that hold few bins, as given by `LEFT`.
 
     ``nearest`` is the first occupied bin after ``c``.  ``rows`` is the number of bins until the next call; windows
     that hold up to this many more bins are summed too.
@@ -72,7 +72,7 @@ def renew(x, pad, c, nearest, rows, length, weights, S):
     for k in range(LEFT.shape[0]):
         if gap < LEFT[k, 2]:
             return
-        lane, above = 0, length.size  # numpy.searchsorted would make SciPy be loaded with the stored code
+        lane, above = 0, length.size  # with numpy.searchsorted, loading the cached code would import SciPy
         while lane < above:
             middle = (lane + above) // 2
             if np.int64(length[middle]) < gap + LEFT[k, 0]:
@@ -235,7 +235,7 @@ def exp_tile(
 
 @njit(nogil=True)
 def best_of_rows(F, lines, width, top, top_row, top_lane, work):
-    """Update the best cell with the rows of F that are rows of the map; also returns their largest value."""
+    """Update the best cell with those rows of F that are rows of the map; also return their largest value."""
     high = work[0]
     seen = False
     for r in range(lines.size):
@@ -263,12 +263,12 @@ def exp_blocks(
     x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
     work, lanes, keep, sums, out, n0, row_log, column_log, best,
 ):  # fmt: skip
-    """As `exp_tile`, for rows of one group, in blocks of `ROWS` bins of which some may be no rows of the map.
+    """As `exp_tile`, for rows of one group, in blocks of `ROWS` bins, some of which may not be rows of the map.
 
-    Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) is for the bins that leave if lengths have
-    no common step.  Scratch: ``ends`` (3, ROWS, lanes of a vector) for the largest F and the fallbacks of a block and
-    for sums of its rows; ``places`` (3, ROWS) for positions of the bins that leave, numbers of empty lanes, and rows of
-    the map.
+    Lanes from ``width`` on fill the last vector.  ``thin`` (7, ROWS, lanes) receives the bins that leave, if
+    lengths have no common step.  Scratch: ``ends`` (3, ROWS, lanes of a vector) for the largest F and the fallbacks of
+    a block and for sums of its rows; ``places`` (3, ROWS) for positions of the bins that leave, numbers of empty lanes,
+    and rows of the map.
     """
     high, bad, parts, tails, empty, line = ends[0, 0], ends[1, 0], ends[2], places[0], places[1], places[2]
     fallback, low = k[3], k[4]

@@ -1,6 +1,6 @@
 """numba kernels of a vector of cells ("lanes"): F from the seven sums, exponentials, maxima and sums.
 
-Loops run from 0 over whole arrays and write to one array each: then LLVM turns them into vector instructions.
+Every loop runs over whole arrays from index 0 and writes to one array, so that LLVM can vectorise it.
 """
 
 from __future__ import annotations

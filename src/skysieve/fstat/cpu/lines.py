@@ -1,6 +1,6 @@
 """numba kernels of the line-robust statistic: the largest ``ln B_S/GL`` of a tile of cells.
 
-Each detector has sums of its own; those of all detectors are their sum.  ``ln B`` of a cell is at most
+Each detector has its own sums, and these are added for all detectors.  ``ln B`` of a cell is at most
 ``U = F - max(log_gauss, log_line[X] + F^X)``; it is computed, in float64, only for cells whose U exceeds the best value
 so far.
 """
@@ -49,7 +49,7 @@ def bound_row(F, M, slack, gauss, U):
 
 @njit(nogil=True, error_model="numpy")
 def cell_lines(F, FX, priors, j):
-    """``ln B`` of lane ``j``; ``priors`` are those of the noise and of each detector's lines."""
+    """``ln B`` of lane ``j``; ``priors`` holds the priors of noise and of lines in each detector."""
     high = priors[0]
     for d in range(FX.shape[0]):
         high = max(high, priors[d + 1] + FX[d, j])
@@ -61,7 +61,7 @@ def cell_lines(F, FX, priors, j):
 
 @njit(nogil=True, error_model="numpy")
 def lanes_of(T, total, bound, k, priors, slack, F, FX, M, U):
-    """F of all detectors, of each, and the bounds U, from the sums ``T`` (D, 7, lanes)."""
+    """F of all detectors, F of each detector and the bounds U, from the sums ``T`` (D, 7, lanes)."""
     for i in range(7):
         copy_row(T[0, i], total[i])
         for d in range(1, T.shape[0]):

@@ -32,9 +32,10 @@ SPARSE = 4
 """In float32, differences of running sums in float64 are used if a grid has this many times fewer cells than bins to
 add."""
 WILD = 1e9
-"""Largest amplitude in units of the median for these: running sums keep a residue of 1e-7 of the noise."""
+"""Largest amplitude in units of the median for differences of running sums, which leave a residue of 1e-7 of the
+noise."""
 RANGE = 1e3
-"""Largest ratio of weights for these."""
+"""Largest ratio of weights for differences of running sums."""
 STRETCH = 64
 """Columns whose sums are added in the dtype of the map before they are added to float64 totals."""
 
@@ -50,7 +51,7 @@ def add_bin(S, x, at):
 
 @njit(nogil=True)
 def add_scattered_bins(S, x, at, starts):
-    """The same for rows whose first bins are not neighbours."""
+    """The same as `add_bin` for rows whose first bins are not neighbours."""
     for i in range(7):
         row, source = S[i], x[i, at:]
         for j in range(row.size):
@@ -68,7 +69,7 @@ def clear(S):
 
 @njit(nogil=True)
 def store(out, rows, tile, n0, count):
-    """Columns ``n0 : n0 + count`` of the map from a tile of gathered columns."""
+    """Write columns ``n0 : n0 + count`` of the map from a tile of gathered columns."""
     for j in range(rows.size):
         target = out[rows[j], n0 : n0 + count]
         for i in range(count):
@@ -89,7 +90,7 @@ def rect_tile(
     x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out,
     row_log, column_log, best,
 ):  # fmt: skip
-    """Columns ``n0`` on of the rows of a tile.
+    """Compute the columns from ``n0`` on, for the rows of a tile.
 
     ``x`` has zero bins on both sides; ``first`` is the index of the first bin of the first row in it, ``starts``
     (unsigned) are the first bins of all rows relative to this one, and after ``ends`` bins every row has reached the

@@ -1,7 +1,7 @@
 """Vector code of the recurrence for exponential windows.
 
-A lane is a duration.  Sums stay in registers for `ROWS` consecutive start times: one loop for each step of a cell would
-spend its time on loads and stores.  See `skysieve.core.cpu.simd` for why this is written for LLVM directly.
+A lane is a duration.  Sums stay in registers for `ROWS` consecutive start times; separate loops for the steps of a cell
+would spend most of their time on loads and stores.  See `skysieve.core.cpu.simd` for why this is written in LLVM.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ tail_zero_block = make_block(True, True)
 def exp_block(typingctx, F, ref, row_sums, lane_sums, width):
     """Sum ``exp(F - ref)`` of `ROWS` rows into ``row_sums`` (ROWS, lanes of a vector), and add it to ``lane_sums``.
 
-    ``width`` is a multiple of the lanes.  In float32 F may be larger than ``ref`` by 60.
+    ``width`` is a multiple of the lanes.  In float32 F may exceed ``ref`` by up to 60.
     """
     sig = types.void(F, ref, row_sums, lane_sums, types.intp)
 

@@ -1,4 +1,4 @@
-"""Padded bins, tiles and constants of the CPU backend; NumPy, no kernels."""
+"""Padded bins, tiles and constants of the CPU backend, in NumPy without kernels."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ With ``y_j = (delta + j T) / tau`` the time of bin ``j`` of a window in units of
 
     M_d(c) = w_d(0) x_c + exp(-r h) sum_(l <= d) binomial(d, l) h^(d - l) M_l(c + 1) - w_d(L) x_(c + L),
 
-``w_d(j) = y_j^d exp(-r y_j)``.  The window is a sum of such moments, and so is its square.  From time to time the sums
-are recomputed, so that rounding errors do not accumulate if nothing decays.
+where ``w_d(j) = y_j^d exp(-r y_j)``.  The window is a sum of such terms, and so is its square.
+The sums are recomputed at intervals, so that rounding errors do not accumulate if the weights do not decay.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RENEW = 4
-"""Window lengths after which the sums are recomputed; this adds a quarter to the cost."""
+"""Interval at which the sums are recomputed, in window lengths; this adds a quarter to the cost."""
 FEWEST = 64
-"""Fewest bins after which they are recomputed."""
+"""Shortest interval at which the sums are recomputed, in bins."""
 
 
 @njit(nogil=True)

@@ -15,7 +15,7 @@ __all__ = ["TemplateBank", "spacing"]
 
 NAMES = ("f0", "f1dot", "f2dot")
 ROUNDING = 1e-3
-"""Part of a step by which the last template may miss the end of its range."""
+"""Fraction of a step by which the last template may miss the end of its range."""
 
 
 def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[float, float, float]:
@@ -37,9 +37,9 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
 
     Notes
     -----
-    The diagonal of the phase metric about the middle of the data: the variances of ``2 pi x``, ``pi x^2`` and
-    ``pi x^3 / 3`` over the span are ``pi^2 T^2 / 3``, ``pi^2 T^4 / 180`` and ``pi^2 T^6 / 4032``; a template is at most
-    half a step away.
+    The steps follow from the diagonal of the phase metric about the middle of the data.  The variances of ``2 pi x``,
+    ``pi x^2`` and ``pi x^3 / 3`` over the span are ``pi^2 T^2 / 3``, ``pi^2 T^4 / 180`` and ``pi^2 T^6 / 4032``.  In
+    each dimension, the nearest template is at most half a step away.
 
     Examples
     --------
@@ -58,20 +58,20 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class TemplateBank:
-    """Templates in order: a rectangular grid, of which the frequency changes fastest, or a list.
+    """An ordered set of templates: a rectangular grid, in which the frequency varies fastest, or a list.
 
     Parameters
     ----------
     f0, f1dot, f2dot : array_like
-        Values of each axis (Hz, Hz/s, Hz/s^2) at the reference time; of a list, those of each template.
+        Values at the reference time (Hz, Hz/s, Hz/s^2): of each axis of a grid, or of each template of a list.
     listed : bool
-        Whether the arrays are a list of templates, of one length.
+        Whether the arrays are a list of templates; they then have the same length.
 
     Raises
     ------
     ValueError
-        For axes with values that are not finite, empty axes or lists of different lengths.  A search leaves out
-        templates of a list that are not finite.
+        An axis is empty or has values that are not finite, or the arrays of a list differ in length.  A list may hold
+        values that are not finite: a search leaves out such templates.
 
     Examples
     --------
@@ -124,11 +124,11 @@ class TemplateBank:
         Parameters
         ----------
         lines : iterable of str
-            Such as an open file: in each line f0, f1dot and f2dot (or the first of them), with spaces or commas
-            between; lines that begin with ``#`` or ``%`` are comments.  The first line may hold the names of the
-            columns, in any order; other columns are left out.
+            Lines of text, such as an open file.  Each line holds f0, f1dot and f2dot (or only the first one or two),
+            separated by spaces or commas; lines that begin with ``#`` or ``%`` are comments.  The first line may hold
+            the names of the columns, in any order; columns with other names are ignored.
         name : str
-            Name of the file, for errors.
+            Name of the file in error messages.
 
         Raises
         ------

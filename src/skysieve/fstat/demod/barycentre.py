@@ -22,16 +22,18 @@ SPANS = {
     "lal": (630_720_100, 1_893_024_000), "de405": (630_720_100, 1_893_024_000),
     "builtin": (-2_524_953_600, 3_786_480_000),
 }  # fmt: skip
-"""First and last GPS second of each: the tables cover 2000 to 2040, the series 1900 to 2100."""
+"""First and last GPS second of each ephemeris: the tables cover 2000 to 2040, the series 1900 to 2100."""
 LIGHT_SECOND = 299_792_458.0
 AU = 499.00478383615643
 """Astronomical unit in light seconds."""
 SOLAR_TIME = 4.925490947e-6
 """``G M / c^3`` of the Sun, seconds."""
 NODES, HOURS = 21_600.0, 3600.0
-"""Seconds between the times at which the Earth's place and axes, and the clock correction, are computed."""
+"""Seconds between the times at which the Earth's position and axes (`NODES`) and the clock correction (`HOURS`) are
+computed."""
 STEP = 10.0
-"""Seconds to either side from which rates follow: the third derivative of the delay, 8e-15 / s^2, leaves 1.3e-13."""
+"""Half width in seconds of the central differences that give the rates: the third derivative of the delay,
+8e-15 / s^2, leaves an error of 1.3e-13."""
 
 
 def sky_position(ra: Any, dec: Any) -> tuple[float, float]:
@@ -40,7 +42,7 @@ def sky_position(ra: Any, dec: Any) -> tuple[float, float]:
     Raises
     ------
     ValueError
-        They are no such angles: degrees, most likely.
+        The values are not angles in radians; most likely they are in degrees.
     """
     found = []
     for name, value, most, range_ in (("ra", ra, 2 * np.pi, "-2 pi to 2 pi"), ("dec", dec, np.pi / 2, "-pi/2 to pi/2")):
@@ -66,7 +68,7 @@ def barycentre(
         Direction of the source, radians (ICRS).
     ephemeris : {"auto", "lal", "de405", "builtin"}
         "lal": LALPulsar, which must be installed; "de405": tables of the package solar_system_ephemerides;
-        "builtin": ERFA's series (VSOP2000), with no further package; "auto": the first of these that is installed.
+        "builtin": ERFA's series (VSOP2000), without a further package; "auto": the first of these that is installed.
 
     Returns
     -------
@@ -85,8 +87,8 @@ def barycentre(
     Notes
     -----
     The delay is the sum of the light travel time from the detector to the barycentre, TDB - TT at the detector, and the
-    Shapiro delay of the Sun.  The Earth turns as by IAU 2006, with UT1 taken as UTC.  Against LALPulsar at five
-    positions over a year, a constant removed, "de405" is within 5 us and "builtin" within 15 us.
+    Shapiro delay of the Sun.  The rotation of the Earth follows IAU 2006, with UT1 taken as UTC.  The difference from
+    LALPulsar, less a constant, was at most 5 us for "de405" and 15 us for "builtin" at five positions over a year.
 
     Examples
     --------
@@ -225,7 +227,7 @@ def _lal_ephemeris() -> Any:
 def _lal(
     t: NDArray[np.float64], detector: str, ra: float, dec: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same by LALPulsar."""
+    """Delay and rate computed by LALPulsar."""
     import lal
     import lalpulsar
 

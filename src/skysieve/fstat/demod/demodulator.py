@@ -33,45 +33,46 @@ if TYPE_CHECKING:
 __all__ = ["Demodulator", "stream"]
 
 BATCH_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
-"""Bytes of the atoms of a batch; on a GPU those of a chunk of a search, so that a search that is continued from a
-checkpoint computes the same chunks."""
+"""Bytes of the atoms of a batch.  On a GPU a batch is as large as a chunk of a search, so that a search that continues
+from a checkpoint computes the same chunks."""
 TRIED = 500
-"""Templates that are tried to find one in the band."""
+"""Most templates that are tried until one lies in the band."""
 SCREENED = 1 << 22
-"""SFTs and templates whose frequencies are computed together where a template of a batch leaves the band."""
+"""Number of pairs of an SFT and a template whose frequencies are computed at once to find the templates outside the
+band."""
 
 
 class Demodulator:
     """Atoms of templates at one point of the sky.
 
-    The sums of Williams & Schutz 2000 (gr-qc/9912029): in each SFT the phase of a template is linear in time, so that
-    a few bins around its frequency hold the signal.
+    The method is that of Williams & Schutz 2000 (gr-qc/9912029): in each SFT the phase of a template is linear in time,
+    so that a few bins around its frequency hold the signal.
 
     Parameters
     ----------
     sfts : SFTs or sequence of SFTs
-        One for each detector, of one length; `skysieve.fstat.read_sfts`.
+        One set for each detector, all of the same SFT length; see `skysieve.fstat.read_sfts`.
     ra, dec : float
         Right ascension and declination of the source, radians.
     tref : float, optional
         Time at the barycentre (GPS seconds) to which frequencies and their derivatives refer; by default the middle of
         the data.
     barycentre : {"auto", "lal", "de405", "builtin"} or dict
-        Where arrival times come from, see `barycentre`.  A dict maps a detector to two arrays for the middles of its
+        Source of the arrival times, see `barycentre`.  A dict maps a detector to two arrays for the middles of its
         SFTs: barycentric time minus GPS time, and the rate of barycentric time.
     window : int
-        Bins of the running median by which the noise is measured.
+        Width in bins of the running median that measures the noise.
     dtype : {"float32", "float64"}
         Precision of the normalised SFTs, of the sums over bins and of the atoms.  Phases are always float64.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
-        Where projections are made, and where atoms live.  A demodulator may be used by several threads on a CPU.
+        Device that computes the projections and holds the atoms.  On a CPU several threads may use one demodulator.
     threads : int, optional
         CPU threads that measure the noise; one for each core by default.
 
     Raises
     ------
     ValueError
-        SFTs of several lengths, several sets for one detector, an unknown detector, a band narrower than `window`.
+        The SFTs differ in length, a detector is unknown or has several sets, or a band is narrower than `window`.
 
     Notes
     -----
@@ -233,7 +234,7 @@ class Demodulator:
         return out
 
     def facts(self, bank: TemplateBank) -> dict[str, Any]:
-        """What identifies a search: position, reference time, and digests of the SFTs and the templates."""
+        """The data that identify a search: position, reference time, and digests of the SFTs and the templates."""
         digests = {"sfts": hashlib.sha256(), "templates": hashlib.sha256(repr((bank.shape, bank.listed)).encode())}
         for one, (delay, _) in zip(self.sfts, self._times, strict=True):
             digests["sfts"].update(f"{one!r} {one.first_bin}".encode())
@@ -250,7 +251,7 @@ class Demodulator:
         Raises
         ------
         ValueError
-            No template does; the message is that of the first one.
+            None of these templates lies in the band; the message gives the reason for the first one.
         """
         reason = ""
         for i in np.unique(np.linspace(0, len(bank) - 1, min(len(bank), TRIED)).astype(int)).tolist():
@@ -269,13 +270,13 @@ class Demodulator:
         return other
 
     def stream(self, bank: TemplateBank) -> Callable[[int], Iterator[list[AtomsBatch]]]:
-        """A function of a number that yields the batches from that template on; `skysieve.fstat.search` takes it."""
+        """A function ``batches(start)`` for `skysieve.fstat.search`: it yields the batches from template `start` on."""
         return stream([self], bank)
 
     def _projected(self, k: int, inside: Sequence[Any], errors: dict[int, str]) -> tuple[Any, Any, int]:
         """Fa and Fb of templates in one detector, and a template that needs bins outside its data, or -1.
 
-        Templates of `errors` get the numbers of another template; if there is no other, zeros.
+        Templates in `errors` get the values of another template, or zeros if all templates are in `errors`.
         """
         count = len(inside[0])
         other = next((i for i in range(count) if i not in errors), -1)
@@ -333,7 +334,7 @@ class Demodulator:
         return found
 
     def _at_edge(self, k: int) -> str:
-        return f"{self.sfts[k].detector}: SFTs hold no bins beyond the frequency of this template"
+        return f"{self.sfts[k].detector}: the template needs bins outside the band of the SFTs"
 
 
 def _given(barycentre: dict[str, tuple[Any, Any]], one: SFTs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -356,7 +357,7 @@ def batch_size(one: Demodulator) -> int:
 def stream(
     demodulators: Sequence[Demodulator], bank: TemplateBank, end: int | None = None
 ) -> Callable[[int], Iterator[list[AtomsBatch]]]:
-    """As `Demodulator.stream`, by several demodulators alternately; each works in its own thread, one batch ahead.
+    """As `Demodulator.stream`, with several demodulators in turn; each works in its own thread, one batch ahead.
 
     ``end`` is the last template + 1; by default the end of the bank.
     """

@@ -51,8 +51,8 @@ def search_sfts(
     dtype : {"float32", "float64"}
         Precision of the demodulation and of the search.
     device : str, Device or sequence of them
-        Where templates are demodulated and searched, as for `skysieve.fstat.search`.  Of several GPUs each demodulates
-        the templates that it searches.
+        Devices that demodulate and search the templates, as for `skysieve.fstat.search`.  Each of several GPUs
+        demodulates the templates that it searches.
     **options
         As for `skysieve.fstat.search`: `grid`, `windows`, `topk`, `threshold`, `checkpoint`, ...
 
@@ -65,8 +65,8 @@ def search_sfts(
     Raises
     ------
     ValueError, TypeError
-        As for `Demodulator` and `skysieve.fstat.search`: SFTs that do not fit together, an unknown detector, times
-        outside the ephemeris, or an argument that does not fit.
+        As for `Demodulator` and `skysieve.fstat.search`: inconsistent SFTs, an unknown detector, times outside
+        the range of the ephemeris, or an invalid argument.
     DeviceUnavailable
         A device that was named cannot be used.
 
@@ -93,6 +93,6 @@ def search_sfts(
 
 @contextmanager
 def demodulators(host: Demodulator, devices: Sequence[Device]) -> Iterator[list[Demodulator]]:
-    """A demodulator for each device, with the data of one on the CPU."""
+    """A demodulator for each device, made from `host`, which is on the CPU."""
     with ExitStack() as stack:
         yield [host if d.kind == "cpu" else stack.enter_context(host.on(d)) for d in devices]

@@ -1,4 +1,4 @@
-"""Made SFTs: Gaussian noise and continuous or transient signals, without lalsuite."""
+"""Simulated SFTs: Gaussian noise and continuous or transient signals, without lalsuite."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Signal:
     cosi, psi, phi0 : float
         Cosine of the inclination, polarisation angle and phase at `tref`.
     window : str
-        "none": always on; or a window of `skysieve.fstat.transient_map`, from `t0` on, of duration `tau`.
+        "none": always on; or a window of `skysieve.fstat.transient_map` that starts at `t0` with the duration `tau`.
     t0, tau : int
-        Start (GPS seconds) and duration of a transient; its amplitude is that at the start of each SFT.
+        Start (GPS seconds) and duration of a transient; each SFT has the amplitude of the window at its start.
     efold : float
-        Where windows other than rect end, in units of tau.
+        End of windows other than "rect", in units of tau.
     """
 
     f0: float
@@ -121,7 +121,7 @@ def simulate_sfts(
     gaps : sequence of (start, stop), or dict of them by detector
         GPS ranges without data.
     duty : float
-        Part of the SFTs that is kept, at random.
+        Fraction of the SFTs that are kept, chosen at random.
     seed : int or numpy.random.Generator
     ephemeris : {"auto", "lal", "de405", "builtin"}
         See `barycentre`.
@@ -134,7 +134,7 @@ def simulate_sfts(
     Raises
     ------
     ValueError
-        A detector is unknown or has no SFT; `band`, `duty` or `noise` has a value that does not fit; the ephemeris
+        A detector is unknown or has no SFT; `band`, `duty` or `noise` has an invalid value; the ephemeris
         does not cover the times; or a signal misses the SFTs, see `inject`.
 
     Notes
@@ -189,7 +189,7 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
     Returns
     -------
     list of SFTs
-        New sets; those that are given do not change.
+        New sets; the given sets do not change.
 
     Raises
     ------
@@ -222,7 +222,7 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
 
 
 class Seen(Flag):
-    """Whether an SFT starts while a signal has an amplitude, and whether the band of such an SFT has its frequency."""
+    """Whether an SFT starts while a signal is on (`TIMES`), and whether the signal is then in the band (`BAND`)."""
 
     TIMES = auto()
     BAND = auto()
@@ -232,7 +232,7 @@ NOT_SEEN = Seen(0)
 
 
 def _refuse_missed(signals: Sequence[Signal], seen: Sequence[Seen], sfts: Sequence[SFTs]) -> None:
-    """Raise ValueError for a signal that no SFT holds."""
+    """Raise ValueError for a signal that is in no SFT."""
     for signal, what in zip(signals, seen, strict=True):
         name = f"signal of f0={signal.f0:.10g} Hz at tref={signal.tref:.10g}"
         if Seen.TIMES not in what:
@@ -244,7 +244,7 @@ def _refuse_missed(signals: Sequence[Signal], seen: Sequence[Seen], sfts: Sequen
         if Seen.BAND not in what:
             low = min(one.first_bin / one.tsft for one in sfts)
             high = max((one.first_bin + one.data.shape[1] - 1) / one.tsft for one in sfts)
-            raise ValueError(f"{name}: is outside the band of the SFTs, {low:.10g} to {high:.10g} Hz")
+            raise ValueError(f"{name} is outside the band of the SFTs, {low:.10g} to {high:.10g} Hz")
 
 
 def _add(
@@ -256,7 +256,7 @@ def _add(
     signal: Signal,
     ephemeris: EphemerisName,
 ) -> Seen:
-    """Add a signal to the SFTs of a detector; returns what they hold of it."""
+    """Add a signal to the SFTs of a detector, and return whether it was `Seen` in them."""
     middle = t + 0.5 * tsft
     delay, rate = barycentric_times(middle, name, signal.ra, signal.dec, ephemeris)
     since = middle - signal.tref + delay

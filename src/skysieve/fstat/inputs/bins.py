@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Bins", "bin_atoms", "merge"]
 
 MOST_BINS = 10_000_000
-"""Most bins of a data set: 570 years of half hours.  More points to a wrong time or a tiny `tatom`."""
+"""Most bins of a data set: 570 years of half hours.  A larger number indicates a wrong time or a tiny `tatom`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def refuse_long(times: Times) -> None:
 
 
 def bin_atoms(atoms: AtomsLike) -> Bins:
-    """Add the atoms of all detectors in common bins, in the order of the detectors and in their precision.
+    """Sum the atoms of all detectors in common bins, in the order of the detectors and in the precision of the atoms.
 
     An SFT that starts at ``s`` belongs to bin ``floor((s - t_start) / tatom)``, where ``t_start`` is the earliest start
     of all.  In float32 the sums are, bit for bit, those of LALPulsar's merged atoms.
@@ -77,7 +77,7 @@ def bin_atoms(atoms: AtomsLike) -> Bins:
         at = (a.t - start) // width
         fa, fb = to_host(a.Fa), to_host(a.Fb)
         rows = (to_host(a.a2), to_host(a.b2), to_host(a.ab), fa.real, fa.imag, fb.real, fb.imag)
-        distinct = bool((np.diff(at) > 0).all())  # no two in one bin: a faster addition is correct
+        distinct = bool((np.diff(at) > 0).all())  # each bin has at most one atom: plain addition is correct, and faster
         whole = slice(int(at[0]), int(at[-1]) + 1) if distinct and at[-1] - at[0] == len(at) - 1 else at
         for row, values in zip(x, rows, strict=True):
             if distinct:

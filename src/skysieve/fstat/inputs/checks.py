@@ -26,7 +26,11 @@ def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float 
         return
     budget = parse_budget(memory, available_host_memory(), default=0.8)
     if need > budget:
-        hint = "compat='lalpulsar' needs it; larger steps dt0 and dtau" if lal else "keep_map=False never builds it"
+        hint = (
+            "compat='lalpulsar' needs the map; larger dt0 and dtau make it smaller"
+            if lal
+            else "keep_map=False never builds it"
+        )
         raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
 

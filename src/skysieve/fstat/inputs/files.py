@@ -28,7 +28,7 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 AtomsLike = Atoms | PathLike | Sequence[Atoms | PathLike]
-"""What the public functions accept as the atoms of one template: `Atoms`, a file, or several of either."""
+"""The types that public functions accept as the atoms of one template: `Atoms`, a file, or several of either."""
 
 TEXT_COLUMNS = 8
 TEXT_HEADER = "%% tGPS    a2       b2        ab        Fa_re     Fa_im     Fb_re     Fb_im\n"
@@ -45,7 +45,7 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
     atoms : Atoms, path, or sequence of them
         Files are read by `read_any`; each may hold several detectors.
     name : str
-        The argument, for errors.
+        Name of the argument in error messages.
     """
     if isinstance(atoms, Atoms):
         return [atoms]
@@ -73,7 +73,7 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
 
 
 USUAL_TATOM = 1800
-"""Length in seconds that SFTs are taken to have where their distances do not speak against it."""
+"""SFT length in seconds that is assumed for text files, if the spacing of the SFTs agrees with it."""
 
 
 def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
@@ -85,8 +85,8 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
         Columns GPS time, a^2, b^2, a b, Re Fa, Im Fa, Re Fb, Im Fb; lines that start with ``%`` or ``#`` are
         comments.
     tatom : int, optional
-        SFT length in seconds; the file does not contain it.  The default is 1800, if that is the smallest distance of
-        two SFTs of a detector, or if no detector has two.
+        SFT length in seconds; the file does not contain it.  The default is 1800, if that is the smallest distance
+        between two SFTs of a detector, or if no detector has two SFTs.
     detectors : sequence of str, optional
         Names of the detectors in the file, in its order.  The file has no column for them: a detector ends where the
         time does not rise.  The default is ``"D0"``, ``"D1"`` ...
@@ -99,8 +99,8 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     Raises
     ------
     ValueError
-        A line cannot be read (the error names it), the file holds no atoms, the number of `detectors` is not that
-        of the file, or `tatom` is needed.
+        A line cannot be read (the error names it), the file holds no atoms, the file has another number of
+        detectors than `detectors`, or `tatom` is needed.
 
     Examples
     --------
@@ -118,15 +118,16 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     names = [f"D{i}" for i in range(n)] if detectors is None else list(detectors)
     if len(names) != n:
         raise ValueError(
-            f"{path}: the times go back {n - 1} times, which makes {n} detectors; detectors={names} names {len(names)}"
+            f"{path}: the times decrease {n - 1} times, so it has {n} detectors; detectors={names} has {len(names)} "
+            "names"
         )
     if tatom is None:
         steps = np.diff(times)
         closest = float(steps[steps > 0].min(initial=np.inf))
         if closest not in (USUAL_TATOM, np.inf):
             raise ValueError(
-                f"{path}: SFTs begin {closest:g} s apart, or more, so that their length may not be {USUAL_TATOM} s; "
-                "expected tatom (--tatom), the SFT length in seconds"
+                f"{path}: the smallest distance of two SFTs is {closest:g} s, so that their length may not be "
+                f"{USUAL_TATOM} s; expected tatom (--tatom), the SFT length in seconds"
             )
         tatom = USUAL_TATOM
     out = []
@@ -369,7 +370,8 @@ def load_atoms(path: PathLike) -> list[Atoms]:
 def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] | None = None) -> list[Atoms]:
     """Read a file of atoms of any format.
 
-    `tatom` and `detectors` are for text, as in `read_atoms`; the other formats hold both, which must be the same.
+    For text files, `tatom` and `detectors` are as in `read_atoms`.  Other formats store both; an argument that differs
+    from the file raises ValueError.
     """
     for found in FORMATS.values():
         if found.read is not None and Path(path).suffix.lower() in found.endings:
@@ -400,7 +402,7 @@ DOPPLER = re.compile(
 
 
 def doppler_of(path: PathLike) -> dict[str, float]:
-    """Parameters of a template by its file name; empty if the name holds none.
+    """Parameters of a template from its file name; empty if the name holds none.
 
     Examples
     --------

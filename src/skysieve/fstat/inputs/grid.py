@@ -181,7 +181,7 @@ def refuse_large(n_t0: int, n_tau: int, groups: int, memory: str | float | None 
     ----------
     n_t0, n_tau : int
     groups : int
-        Number of offsets that start times have from the bins.
+        Number of different offsets of the start times from the bins.
     memory : str or float, optional
         Budget; 80% of what is free by default.
     """
@@ -191,8 +191,8 @@ def refuse_large(n_t0: int, n_tau: int, groups: int, memory: str | float | None 
     budget = parse_budget(memory, available_host_memory(), default=0.8)
     if need > budget:
         raise MemoryBudgetError(
-            f"the grid of {n_t0} x {n_tau} cells (larger steps dt0 and dtau make it smaller; best are multiples of the "
-            "SFT length, or few durations of Grid.from_lists)",
+            f"the grid of {n_t0} x {n_tau} cells (larger dt0 and dtau make it smaller, preferably multiples of the SFT "
+            "length; or list few durations with Grid.from_lists)",
             need,
             budget,
         )
@@ -212,7 +212,7 @@ def _rising(values: Any, name: str) -> NDArray[np.int64]:
     out: NDArray[np.int64] = x.astype(np.int64)
     bad = np.flatnonzero(np.diff(out) <= 0)
     if bad.size:
-        raise ValueError(f"{name}[{bad[0] + 1}] = {out[bad[0] + 1]} does not rise")
+        raise ValueError(f"{name}[{bad[0] + 1}] = {out[bad[0] + 1]} is not larger than the value before it")
     return out
 
 
@@ -305,8 +305,8 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
     weight only in the rectangular window; other windows start at the next bin.  An end at ``efold`` times tau is
     rounded to whole seconds.
 
-    Bins before the data count as empty, so that a row may hold windows without data beside others.  A row of which not
-    even the longest window reaches the second bin of the data is left out, as is one that starts at their last bin.
+    Bins before the data count as empty, so that some windows of a row may hold no data.  A row is left out if even its
+    longest window ends before the second bin of the data, or if it starts at the last bin or later.
     """
     width, half = bins.tatom, bins.tatom // 2
     since = grid.t0s - bins.t_start
@@ -314,7 +314,7 @@ def make_schedule(grid: Grid, window: Window, bins: Binning) -> Schedule:
         first = (since + half) // width
         phase = (since + half) - first * width
         reach = grid.taus
-        offset_of = half - phase  # start of bin `first` less t0
+        offset_of = half - phase  # start of bin `first` minus t0
         base = phase
     else:
         first = -((-since) // width)

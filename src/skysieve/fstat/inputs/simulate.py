@@ -84,7 +84,7 @@ class Injection:
 def sft_times(
     t_start: int, span: int, tatom: int, gaps: Sequence[tuple[int, int]], duty: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Starts of the SFTs of a detector: equally spaced from `t_start`, without those in gaps and a random share."""
+    """Starts of the SFTs of a detector: equally spaced from `t_start`, without SFTs in gaps and a random share."""
     t = t_start + tatom * np.arange(span // tatom, dtype=np.int64)
     keep = rng.random(t.size) < duty
     for a, b in gaps:
@@ -125,7 +125,7 @@ def synth_atoms(
     gaps : sequence of (start, stop), or dict of them by detector
         GPS ranges without data.
     duty : float
-        Share of the SFTs to keep, at random.
+        Fraction of the SFTs that are kept, chosen at random.
     offsets : sequence of int, optional
         Delay of the SFTs of each detector, in seconds.
     noise : float or dict by detector
@@ -187,7 +187,7 @@ def synth_atoms(
         h = [signal.amplitude(t) * (a * pa + b * pb) for _, t, a, b in found]
         power = float(sum(np.sum(np.abs(v) ** 2) for v in h))
         if power > 0:
-            # 2F without noise is 2 sum |h|^2 for unit amplitude; see the class of Injection
+            # 2F without noise is 2 sum |h|^2 for unit amplitude; see `Injection`
             z = [v + w * signal.snr / np.sqrt(2 * power) for v, w in zip(z, h, strict=True)]
         elif signal.snr > 0:
             first, stop = min(int(t[0]) for _, t, _, _ in found), max(int(t[-1]) for _, t, _, _ in found) + width

@@ -22,7 +22,7 @@ WindowName = Literal["rect", "exp", "none"]
 class Algorithm(StrEnum):
     """How the seven sums of a cell are formed; each has its kernels in both backends.
 
-    The values are what ``describe()["method"]`` returns; windows of any shape may also be summed by "fourier".
+    ``describe()["method"]`` returns one of these values, or "fourier" for windows of any shape.
     """
 
     RUNNING_SUMS = "running sums"

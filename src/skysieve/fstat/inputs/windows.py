@@ -39,7 +39,7 @@ class WindowSum:
     Raises
     ------
     ValueError, TypeError
-        For no terms, numbers that are not finite, a rate that grows, or a degree over 8.
+        There are no terms, a number is not finite, the real part of a rate is negative, or a degree is over 8.
 
     Notes
     -----
@@ -127,7 +127,7 @@ WindowLike = WindowName | WindowSum | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Window:
-    """A window as the backends take it.
+    """A window in the form that the backends use.
 
     Attributes
     ----------

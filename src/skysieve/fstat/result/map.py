@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["STYLES", "Coverage", "Style", "TransientResult"]
 
 PRIOR = 70.0
-"""The amplitude prior of the F-statistic: ``ln B`` is ``ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
+"""Constant of the amplitude prior: ``ln B = ln(70 / cells) - 4 ln rhohatmax + ln sum exp F``."""
 CONTENT = "skysieve.fstat.TransientResult 2"
-"""Mark of the files that `TransientResult.save` writes."""
+"""Value that identifies files written by `TransientResult.save`."""
 
 
 def ln_bayes(log_sum: Any, n_cells: int, rhohatmax: float) -> Any:
@@ -68,7 +68,7 @@ Style = Literal["pyfstat", "lalpulsar", "csv"]
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Where there is data: start and width (seconds) of the time bins, and which of them hold data."""
+    """Time coverage of the data: start and width (seconds) of the time bins, and which bins hold data."""
 
     t_start: int = field(metadata=JSON)
     tatom: int = field(metadata=JSON)
@@ -96,7 +96,7 @@ class TransientResult(Result):
     log_sum : float
         ``ln sum exp F`` over all cells.
     n_cells, n_fallback : int
-        Cells computed, and those of them whose window is empty or ill-conditioned, where F is set to 2.
+        Number of cells computed, and number of those where F is set to 2: the window is empty or ill-conditioned.
     window : str
     efold : float
         End of the window in units of tau.
@@ -168,7 +168,7 @@ class TransientResult(Result):
         Raises
         ------
         ValueError
-            They were not requested, or no cell could be computed.
+            Posteriors were not requested, or no cell could be computed.
         """
         return self._posterior(self.row_log)
 
@@ -268,7 +268,7 @@ class TransientResult(Result):
         last = len(points) - 1
         return int(points[min(low, last)]), int(points[min(high, last)])
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ output
     def __repr__(self) -> str:
         where = f"{self.window}, {self.n_cells} cells on {self.device}, {self.dtype}"
         if self.index is None:
@@ -324,7 +324,7 @@ class TransientResult(Result):
         Raises
         ------
         ValueError
-            The style is another, or the map was not kept.
+            The style is unknown, or the map was not kept.
         """
         lines = self.text_lines(style)
         with written(path) as part, open(part, "w", encoding="utf-8") as file:
@@ -357,6 +357,6 @@ class TransientResult(Result):
         Raises
         ------
         ValueError
-            The file is something else.
+            `save` did not write the file.
         """
         return cls(**unpack(cls, read_archive(Path(path), CONTENT)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 MOST_PIXELS = 1200
-"""Most cells on a side of the picture; of larger maps the largest value of each block is drawn."""
+"""Most cells on a side of the picture; for larger maps the largest value of each block is drawn."""
 LINE = "#1f5582"
 MARK = "#c44e24"
 INK = "#333333"
@@ -27,7 +27,7 @@ SCALES = ("auto", "linear", "log")
 
 
 def coarsen(values: NDArray[Any], most: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Reduce a map to at most `most` cells on a side, each the largest value of a block; also the edges of the
+    """Reduce a map to at most `most` cells on a side, each the largest value of a block; also return the edges of the
     blocks."""
     edges = [np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64)) for n in values.shape]
     filled = np.where(np.isfinite(values), values, -np.inf)

@@ -13,7 +13,7 @@ POLYNOMIAL = 0xD800000000000000
 
 
 def _tables() -> np.ndarray:
-    """Table k: the checksum's change by a byte that k further bytes follow."""
+    """Tables of the change of the checksum: table k is for a byte that is followed by k further bytes."""
     tables = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         crc = byte
@@ -51,7 +51,7 @@ def _advance(crc, data, tables):
 
 
 def crc64(*parts: np.ndarray | bytes) -> int:
-    """CRC-64 of parts one after another: reflected polynomial 0xd8..., from all ones, not inverted at the end."""
+    """CRC-64 of the concatenated parts: reflected polynomial 0xd8..., from all ones, not inverted at the end."""
     crc = np.uint64(0xFFFFFFFFFFFFFFFF)
     for part in parts:
         data = (

@@ -1,4 +1,4 @@
-"""Running medians of many rows: a window is a set of ranks, in which the median moves by a few steps for each bin."""
+"""Running medians of many rows: a window is a set of ranks, whose median moves by a few ranks from bin to bin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _medians(values, order, width, out):
         inside[:] = 0
         for j in range(width):
             inside[rank[j]] = 1
-        # below: how many values of the window have a rank below `at`; that of the median has `half`
+        # `below` is the number of values in the window with a rank below `at`; for the median it is `half`
         at, below = 0, 0
         for j in range(width - 1, bins):
             if j >= width:
@@ -50,7 +50,7 @@ def _task(values, width, out):
 
 
 def running_medians(values: np.ndarray, width: int, threads: int | None = None) -> np.ndarray:
-    """Medians of `width` neighbouring values of each row; the places at the ends take the nearest median.
+    """Medians of `width` neighbouring values of each row; the elements at both ends get the nearest median.
 
     Parameters
     ----------

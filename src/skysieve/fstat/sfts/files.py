@@ -51,7 +51,7 @@ def read_sfts(
     Parameters
     ----------
     pattern : path, str with wildcards, folder, or iterable of paths
-        The files: one or several SFTs each, in any order; of a folder, all files ``*.sft``.
+        The files, with one or several SFTs each, in any order; for a folder, all its files ``*.sft``.
     band : (low, high), optional
         Frequencies in Hz; only these bins are kept.  By default all bins, which must be the same in all SFTs of a
         detector.
@@ -60,9 +60,9 @@ def read_sfts(
     check : bool
         Whether to compare checksums.
     faults : list of str, optional
-        If it is given, this list receives the reasons for which SFTs are left out: they are truncated, damaged, silent,
-        not finite or too narrow for `band`, they overlap an earlier one, or their length, window or bins are not those
-        of most others.  After a damaged header the rest of its file is left out.
+        If given, SFTs that cannot be used are left out, and the reasons are added to this list.  An SFT is left out if
+        it is truncated, damaged, zero, not finite or too narrow for `band`, if it overlaps an earlier one, or if its
+        length, window or bins differ from those of most others.  A damaged header also excludes the rest of its file.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def read_sfts(
     FileNotFoundError
         No file matches.
     ValueError
-        A file is no SFT file, is truncated or damaged, SFTs differ in length, overlap or are too narrow for `band`, or
-        a detector is missing.  The message names the file.
+        A file is not an SFT file, or is truncated or damaged; SFTs differ in length, overlap or are too narrow for
+        `band`; or a detector is missing.  The message names the file.
 
     Examples
     --------
@@ -127,13 +127,13 @@ def blocks(
     path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None,
     *, data: bool = True, faults: list[str] | None = None,
 ) -> Iterator[tuple[Any, NDArray[np.complex64]]]:  # fmt: skip
-    """Headers and values of the SFTs of a file; of `band` alone, where it is given; no values without `data`.
+    """Headers and values of the SFTs of a file; only the bins of `band`, if given; no values if `data` is False.
 
-    With `faults`, damaged SFTs are left out and listed there.
+    With `faults`, damaged SFTs are left out and listed in `faults`.
     """
     raw: NDArray[np.uint8] = np.empty(0, np.uint8)
     if path.stat().st_size:
-        raw = np.memmap(path, np.uint8, "r").view(np.ndarray)  # parts of a memmap take longer to make
+        raw = np.memmap(path, np.uint8, "r").view(np.ndarray)  # slices of a memmap take longer to make
     at, number = 0, 0
     while at < len(raw) or number == 0:
         where = f"{path}: SFT {number}"
@@ -172,7 +172,7 @@ def blocks(
 
 
 def _header(raw: NDArray[np.uint8], at: int, where: str) -> tuple[Any, Literal["<", ">"], int]:
-    """Header of the SFT that begins at byte `at`, the order of its bytes, and where its data begin."""
+    """Header of the SFT that begins at byte `at`, the order of its bytes, and the position of its data."""
     if at + HEADER.itemsize > len(raw):
         raise ValueError(f"{where}: the file ends within a header, at byte {len(raw)}")
     head = bytes(raw[at : at + HEADER.itemsize])
@@ -248,7 +248,9 @@ def _joined(name: str, found: list[Found], band: tuple[float, float] | None) -> 
         if float(header["tbase"]) != tsft:
             raise ValueError(f"{path}: SFTs of {header['tbase']:g} s, those of {before} are {tsft:g} s long")
         if band is None and (int(header["first_frequency_index"]) != start or len(data) != len(first[3])):
-            raise ValueError(f"{path}: another band than in {before}; choose the common one with band=(low, high)")
+            raise ValueError(
+                f"{path}: the band differs from that of {before}; select the common band with band=(low, high)"
+            )
         if taper_of(header) != taper:
             raise ValueError(f"{path}: a {taper_of(header).kind} window, in {before} it is {taper.kind}")
     times = np.array([t for t, *_ in found], np.int64)
@@ -264,7 +266,7 @@ def _joined(name: str, found: list[Found], band: tuple[float, float] | None) -> 
 
 
 def taper_of(header: Any) -> Taper:
-    """The window that a header names; version 2 has none to name."""
+    """The window that a header specifies; headers of version 2 do not specify any."""
     code = int(header["window"])
     if header["version"] == 2 or code == 0:
         return Taper("unknown")
@@ -309,8 +311,8 @@ def write_sfts(
     Raises
     ------
     ValueError
-        The version, label or window is not one that can be written, a detector has several sets, or an SFT starts
-        after GPS 2147483647, for which the header has no room.
+        The version, label or window cannot be written, a detector has several sets, or an SFT starts after GPS
+        2147483647, the largest value that the header can hold.
     NotADirectoryError
         `path` is not a folder, and several files are written.
 

@@ -1,4 +1,4 @@
-"""Noise floors of SFTs by a running median, and the weights that follow."""
+"""Noise floors of SFTs by a running median, and the weights of SFTs that follow from them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["median_bias", "noise_floor", "noise_weights", "normalized"]
 
 WINDOW = 101
-"""Bins of the running median by which the noise is measured."""
+"""Width in bins of the running median that measures the noise."""
 ROWS = 2048
-"""SFTs whose powers are in memory together."""
+"""Number of SFTs whose powers are in memory at the same time."""
 
 
 def median_bias(n: int) -> float:
@@ -43,7 +43,7 @@ def noise_floor(sfts: SFTs, window: int = WINDOW, threads: int | None = None) ->
     ----------
     sfts : SFTs
     window : int
-        Bins of the running median, odd.  The bins at the ends take the median nearest to them.
+        Width in bins of the running median, odd.  The bins at both ends get the nearest median.
     threads : int, optional
         CPU threads; all usable cores by default.
 
@@ -91,9 +91,10 @@ def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = WINDOW) -
     Parameters
     ----------
     floors : sequence of numpy.ndarray
-        Of every detector, as `noise_floor` gives them; the mean over the bins that have a median of their own counts.
+        For each detector, the result of `noise_floor`.  Each SFT is weighted by the mean over those bins that have
+        their own median.
     window : int
-        Of the running median.
+        Width of the running median.
     """
     half = window // 2
     inverse = [1 / floor[:, half : floor.shape[1] - half].mean(axis=1) for floor in floors]
@@ -102,5 +103,5 @@ def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = WINDOW) -
 
 
 def normalized(sfts: SFTs, floor: NDArray[np.float64], dtype: Any = np.complex64) -> NDArray[Any]:
-    """Data in units of their noise: of mean square 1 in pure noise."""
+    """Data in units of their noise: the mean square is 1 in pure noise."""
     return (sfts.data * np.sqrt(2 / (sfts.tsft * floor))).astype(dtype)

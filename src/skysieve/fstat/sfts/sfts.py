@@ -15,13 +15,13 @@ __all__ = ["SFTs", "Taper"]
 
 @dataclass(frozen=True)
 class Taper:
-    """The window by which the time series was multiplied before each transform.
+    """The window function by which the time series was multiplied before each transform.
 
     Attributes
     ----------
     kind : {"rectangular", "hann", "tukey", "unknown"}
     beta : float
-        Tapered part of a Tukey window, 0 to 1.
+        Tapered fraction of a Tukey window, 0 to 1.
     """
 
     kind: str = "rectangular"
@@ -45,7 +45,7 @@ class SFTs:
     t : array_like of int, shape (n,)
         GPS seconds at which the transforms start.
     tsft : float
-        Length of each, seconds.
+        Length of each SFT, seconds.
     first_bin : int
         Number of the first frequency bin: its frequency is ``first_bin / tsft``.
     data : array_like of complex, shape (n, bins)
@@ -57,7 +57,7 @@ class SFTs:
     Raises
     ------
     ValueError, TypeError
-        For arrays that do not fit, times that do not rise or transforms that overlap.
+        The shapes or types of the arrays do not match, times do not rise, or transforms overlap.
 
     Examples
     --------
@@ -128,14 +128,14 @@ class SFTs:
 
 
 def bins_of(low: float, high: float, tsft: float) -> tuple[int, int]:
-    """First and last bin of a band, so that it lies between their frequencies."""
+    """First and last bin of a band: the band lies between their frequencies."""
     if not (np.isfinite([low, high]).all() and 0 <= low <= high):
         raise ValueError(f"band=({low!r}, {high!r}): expected two rising frequencies in Hz")
     return round_down(low * tsft), -round_down(-high * tsft)
 
 
 def round_down(x: float) -> int:
-    """The whole number below `x`, or at `x` within rounding."""
+    """The floor of `x`, or the nearest integer if `x` differs from it only by rounding errors."""
     near = round(x)
     return int(near) if abs(x - near) <= 1e-9 * max(1.0, abs(x)) else int(np.floor(x))
 
@@ -147,7 +147,7 @@ def refuse_narrow(first: int, last: int, first_bin: int, n_bins: int, tsft: floa
 
 
 def missing_bins(first: int, last: int, first_bin: int, n_bins: int, tsft: float) -> str:
-    """Say how much the available bins lack of those from `first` to `last`; empty if they lack nothing."""
+    """Text that says how many Hz the available bins lack for `first` to `last`; empty if they suffice."""
     missing = []
     if first < first_bin:
         missing.append(f"{(first_bin - first) / tsft:.6g} Hz below")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 64
-"""Templates whose antenna factors are checked at once, in float64."""
+"""Number of templates whose antenna factors are checked at once, in float64."""
 GATHERED = 64
 """Most files with the same times that are searched as one batch."""
 
@@ -39,24 +39,23 @@ class AtomsBatch:
     t : array_like of int, shape (n,)
         GPS seconds at which each SFT starts, the same for all templates; rising, gaps allowed.
     a2, b2, ab : array_like, shape (n,) or (B, n)
-        Noise-weighted antenna-pattern products, of one point of the sky or of each template.
+        Noise-weighted antenna-pattern products, for one point of the sky or for each template.
     Fa, Fb : array_like of complex, shape (B, n)
         Projections of the data on the two halves of each template.
     tatom : int
         Length of an SFT in seconds.
     detector : str
     params : dict of array_like, shape (B,), optional
-        Parameters of the templates, such as ``{"f0": ..., "f1": ...}``; they are columns of the table of a search.
-        With several detectors those of the first are used.
+        Parameters of the templates, such as ``{"f0": ..., "f1": ...}``; they become columns of the table of a search.
+        With several detectors, the parameters in the batch of the first one are used.
     errors : dict of int to str, optional
-        Templates without atoms, by their number in the batch, and the reason.  A search leaves them out.
+        Reasons why templates have no atoms, by the number of the template in the batch.  A search leaves these out.
 
     Raises
     ------
     ValueError, TypeError
-        For times that do not rise, shapes or types that do not fit, and `params` with the name of a column of the
-        search.  Wrong values of a template do not raise: `faults` lists them, and a search leaves out that template
-        only.
+        Times do not rise, shapes or types do not match, or `params` has the name of a column of the search.  Invalid
+        values of a template do not raise: `faults` lists them, and a search leaves out only that template.
 
     Notes
     -----
@@ -182,7 +181,7 @@ class AtomsBatch:
         found = dict(self.errors)
         for name in ("a2", "b2", "ab", "Fa", "Fb"):
             x = getattr(self, name)
-            # a sum is finite if all its values are; `_not_finite` sorts out sums that overflow
+            # a finite sum shows that all values are finite; `_not_finite` examines the others, some of which overflowed
             with np.errstate(over="ignore", invalid="ignore"):
                 good = xp.isfinite(x.sum(axis=-1))
             self._note(found, ~good, lambda row, n=name: _not_finite(row, n), x)
@@ -192,7 +191,7 @@ class AtomsBatch:
             a2, b2, ab = (
                 (x if self.shared else x[start : start + ROWS]).astype(np.float64) for x in (self.a2, self.b2, self.ab)
             )
-            with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite are noted above
+            with np.errstate(invalid="ignore", over="ignore"):  # values that are not finite were found above
                 over = above_schwarz(a2, b2, ab)
             self._note(found, over.any(axis=-1), _schwarz, over, start)
         return found
@@ -233,7 +232,7 @@ def groups(item: Any, number: int) -> Iterator[tuple[AtomsBatch, ...]]:
     Raises
     ------
     TypeError, ValueError
-        The item is something else, or the detectors differ in their number of templates.
+        The item has another type, or the detectors differ in their number of templates.
     """
     parts = [item] if isinstance(item, AtomsBatch | Atoms) else item
     if not isinstance(parts, list | tuple) or not parts:
@@ -284,12 +283,11 @@ def is_path(item: Any) -> bool:
 
 
 def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_any) -> Iterator[Any]:
-    """Read the files in a stream of batches; the names of the files become the parameter ``file``.
+    """Replace the paths in a stream of batches by the atoms in these files.
 
-    So do the parameters ``f0``, ``f1dot`` ... of LALPulsar's file names, see `doppler_of`.
-
-    Neighbouring files with the same times are gathered into one batch.  A file that cannot be read becomes its error.
-    Other items pass.
+    The file names become the parameter ``file``, and ``f0``, ``f1dot`` ... in LALPulsar's file names become parameters
+    too, see `doppler_of`.  Consecutive files with the same times are gathered into one batch.  A file that cannot be
+    read is replaced by its error.  Items that are not paths are passed on unchanged.
     """
     waiting: list[list[Atoms]] = []
     names: list[str] = []
@@ -323,7 +321,7 @@ def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_
 
 @dataclass(frozen=True)
 class Binned:
-    """Templates in common time bins: the sum over the detectors and, if asked for, each detector alone."""
+    """Templates in common time bins: the sum over the detectors and, on request, each single detector."""
 
     t_start: int
     tatom: int

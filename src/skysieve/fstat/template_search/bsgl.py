@@ -22,10 +22,10 @@ class BSGL:
     Parameters
     ----------
     Fstar0 : float
-        ``F*_0``: about the F at which a line is as likely as noise; ``Fstar0sc`` in LALPulsar.
+        ``F*_0``, approximately the F at which a line is as likely as noise; ``Fstar0sc`` in LALPulsar.
     oLGX : sequence or dict of float, optional
         Prior odds of a line against Gaussian noise in each detector, in the order of the detectors or by their
-        names; the default is a sum of 1, shared equally, as in LALPulsar.  0 excludes lines in a detector.
+        names.  By default all are equal and add up to 1, as in LALPulsar.  0 excludes lines in a detector.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class BSGL:
         Raises
         ------
         ValueError
-            They are given for other detectors, or their sum is 0.
+            The odds were given for other detectors, or their sum is 0.
         """
         n = len(detectors)
         if self.oLGX is None:

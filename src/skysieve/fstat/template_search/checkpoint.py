@@ -58,11 +58,11 @@ class State:
     grid : Grid or None
         None until the full grid is known from the first batch.
     templates, n_bad : int
-        Templates entered, and those of them that were left out.
+        Number of templates entered, and number of those that were left out.
     faults : dict of int to str
     finished : bool
     whole : bool
-        False while a chunk is being entered: such a state is not written.
+        False while a chunk is being entered; such a state is not written to the file.
     """
 
     ledgers: dict[str, Ledger] = field(metadata=LEDGERS)
@@ -95,7 +95,7 @@ def _bands(report: ChunkReport, band: str | None, width: float) -> NDArray[np.in
 
 
 class Checkpoint:
-    """The file of a state; without a path nothing is read or written."""
+    """The checkpoint file of a search; without a path nothing is read or written."""
 
     def __init__(self, path: str | os.PathLike[str] | None, settings: dict[str, Any], every: float) -> None:
         self.path = None if path is None else Path(path)
@@ -109,12 +109,12 @@ class Checkpoint:
                 raise ValueError(f"checkpoint={os.fspath(self.path)!r}: there is no folder {self.path.parent}")
 
     def restore(self, state: State) -> None:
-        """Replace a new state by that of the file, if the file exists.
+        """Replace a new state by the state in the file, if the file exists.
 
         Raises
         ------
         ValueError
-            The file is no checkpoint, or belongs to a search with other options.
+            The file is not a checkpoint, or belongs to a search with other options.
         """
         if self.path is None or not self.path.exists():
             return
@@ -137,12 +137,12 @@ class Checkpoint:
         self._saved = (state.templates, state.finished)
 
     def save_if_due(self, state: State) -> None:
-        """Write the file if the last time was `every` seconds ago."""
+        """Write the file if it was last written at least `every` seconds ago."""
         if time.monotonic() >= self._next:
             self.save(state)
 
     def save(self, state: State) -> None:
-        """Write the file, unless the state is unchanged or a chunk has been entered in part."""
+        """Write the file, unless the state has not changed or a chunk has only partly been entered."""
         if self.path is None or not state.whole or self._saved == (state.templates, state.finished):
             return
         write_archive(self.path, CONTENT, {"settings": json.dumps(self.settings), **pack(state)})

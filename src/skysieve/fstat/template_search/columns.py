@@ -1,4 +1,4 @@
-"""The columns of the table of a search, and the statistics that rank its templates: each is one entry here."""
+"""The columns of the table of a search, and the statistics that rank its templates."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Answers:
         return self.output.line_index
 
     def line_twoF(self, which: NDArray[np.int64], detector: int | None) -> NDArray[np.float64]:
-        """2F in `line_cell` of some templates, of all detectors (None) or of one."""
+        """2F of some templates in the cell `line_cell`, from all detectors (None) or from one."""
         bank = self.job.bank if detector is None else self.job.detectors[detector]
         cells = self.line_cell
         return np.array([2 * cell_F(self.job, bank, int(i), int(cells[i]), self.window) for i in which])
@@ -117,7 +117,7 @@ class Column:
         the detector.
     unit : str or None
     needs_lines : bool
-        The column exists only where the line-robust statistic was asked for.
+        Whether the column exists only if the line-robust statistic was requested.
     shown : bool
         Whether ``skysieve fstat search`` prints the column.
     """

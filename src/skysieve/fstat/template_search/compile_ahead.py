@@ -1,4 +1,4 @@
-"""The first search of a new machine: exponential windows are compiled in a process of their own, beside the others."""
+"""First search on a new machine: a second process compiles exponential windows while other windows are searched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USE = "from skysieve.fstat.command.warm_up import exponential_search; exponentia
 
 
 def compile_exponential(windows: Any, devices: Iterable[Device], dtype: Any) -> None:
-    """Start to compile exponential windows if they are searched on the CPU, after other windows, in float32."""
+    """Start to compile exponential windows in another process, if CPUs search them and other windows in float32."""
     several = not isinstance(windows, str) and len(windows) > 1 and "exp" in windows
     if several and all(d.kind == "cpu" for d in devices) and np.dtype(dtype) == np.float32:
         from skysieve.core.cpu.jit import compile_beside

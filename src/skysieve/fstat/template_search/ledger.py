@@ -1,8 +1,8 @@
-"""What a search remembers of its templates: counts, a histogram, the loudest of each band and the best of all.
+"""The summary that a search keeps: counts, a histogram, the loudest template of each band, and the best templates.
 
-The size does not grow with the number of templates, and the order of the templates does not matter: of equal statistics
-the lower template number comes first.  Templates in other chunks, on other devices or after a restart lead to the same
-ledger.
+The size does not grow with the number of templates.  The order of the templates does not matter: if statistics are
+equal, the lower template number comes first.  The ledger is therefore the same for any division into chunks, for any
+distribution over devices, and after a restart.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["HISTOGRAM_EDGES", "Ledger", "Rows"]
 
 HISTOGRAM_EDGES = np.arange(0.0, 1000.5, 0.5)
-"""Edges of the histogram of max 2F; one more bin holds what is above the last edge."""
+"""Edges of the histogram of max 2F; one more bin counts the values above the last edge."""
 MOST_BANDS = 1_000_000
 MOST_FAULTS = 1000
-"""Most bad templates whose errors are remembered."""
+"""Most bad templates whose errors are stored."""
 
 Rows = dict[str, Any]
-"""Columns of a table, among them "number" and "statistic"."""
+"""Columns of a table, including "number" and "statistic"."""
 Posteriors = dict[int, tuple[Any, Any]]
 """Posterior probabilities of the start times and of the durations, by the number of the template."""
 Bands = dict[int, tuple[float, int]]
@@ -98,20 +98,20 @@ class Ledger:
     topk : int
         Number of best templates whose rows are kept.
     threshold : float
-        Smallest statistic of a row that is kept.
+        Smallest statistic of a template whose row is kept.
     n_posteriors : int
         Number of best templates whose posteriors are kept.
     best : Rows
         The kept rows, best first.
     posteriors : Posteriors
     histogram : numpy.ndarray of int64
-        Number of templates by max 2F, between `HISTOGRAM_EDGES`; the last count is of those above.
+        Number of templates by max 2F, between `HISTOGRAM_EDGES`; the last count is for values above the last edge.
     bands : dict of int to (float, int)
         Loudest 2F of a band and its template, by the number of the band.
     n_above : int
-        Templates whose statistic reaches the threshold.
+        Number of templates whose statistic reaches the threshold.
     n_empty : int
-        Templates of which no cell could be computed.
+        Number of templates for which no cell could be computed.
     """
 
     topk: int = field(metadata=JSON)
@@ -134,7 +134,7 @@ class Ledger:
 
     @property
     def bars(self) -> tuple[float, float]:
-        """The statistics from which rows, and posteriors, are kept."""
+        """The smallest statistics for which rows and posteriors, respectively, are kept."""
         return self.bar(self.topk), self.bar(self.n_posteriors)
 
     def count(self, twoF: NDArray[np.float64], statistic: NDArray[np.float64]) -> None:

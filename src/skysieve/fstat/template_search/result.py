@@ -1,4 +1,4 @@
-"""The result of a search: the table of the best templates, the histogram, the loudest of each band; its files."""
+"""The result of a search (best templates, histogram, loudest template of each band) and its files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "SearchResult"]
 
 CONTENT = "skysieve.fstat.SearchResult 2"
-"""Mark of the ``.npz`` files that `SearchResult.save` writes."""
+"""Value that identifies ``.npz`` files written by `SearchResult.save`."""
 FEWEST_BANDS = 16
-"""Bands from whose loudest templates that of noise alone can be predicted."""
+"""Fewest bands from which `SearchResult.expected_loudest` is computed."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -43,11 +43,11 @@ class SearchResult(Result):
     Attributes
     ----------
     ledgers : dict of str to Ledger
-        What is remembered of the templates, for each window.
+        Counts, histogram and best templates, for each window.
     n_templates, n_bad : int
-        Templates searched, and those of them that were left out because of their values.
+        Number of templates searched, and number of those that were left out because of their values.
     faults : dict of int to str
-        Error of each bad template, by its number; the first thousand.
+        Errors of the first thousand bad templates, by the number of the template.
     grid : Grid or None
     statistic : str
         The statistic that ranks the templates.
@@ -84,10 +84,10 @@ class SearchResult(Result):
         return f"{max(v for v, _ in bands):.2f}" if bands else "none"
 
     def columns(self, window: str | None = None) -> dict[str, NDArray[Any]]:
-        """Columns of the table of the best templates: of one window, or of all windows one after the other.
+        """Columns of the table of the best templates: for one window, or for all windows one after the other.
 
-        They are ``template`` (its number in the stream, from 0), ``window``, the parameters of the batches, and those
-        of `skysieve.fstat.template_search.columns.COLUMNS`: ``max2F``, ``t0_ml``, ``tau_ml``, ``lnBtSG``,
+        The columns are ``template`` (the number in the stream, from 0), ``window``, the parameters of the batches, and
+        those in `skysieve.fstat.template_search.columns.COLUMNS`: ``max2F``, ``t0_ml``, ``tau_ml``, ``lnBtSG``,
         ``n_fallback``, and with BSGL ``log10BSGL``, ``t0_bsgl``, ``tau_bsgl``, ``twoF_bsgl`` and ``twoF_H1_bsgl`` ...
         """
         if window is not None:
@@ -137,10 +137,10 @@ class SearchResult(Result):
 
         Notes
         -----
-        The loudest templates of the bands follow a Gumbel distribution, whose quartiles give its place and width;
-        signals and lines in a few bands do not change them much.  The loudest of `n` bands has the same width, and its
-        place is higher by the width times ``ln n``.  Correlated templates lie in one band mostly, so that they need no
-        correction [1]_.
+        The largest 2F of the bands follow a Gumbel distribution, whose location and scale are computed from the
+        quartiles; signals and lines in a few bands change these little.  For the largest of `n` bands, the scale is the
+        same and the location is higher by ``ln n`` times the scale.  Correlated templates are mostly in the same band
+        and need no correction [1]_.
 
         References
         ----------
@@ -172,13 +172,13 @@ class SearchResult(Result):
 
         ``.npz`` holds everything and is read by `load`.  The other formats hold the table: ``.parquet`` with histograms
         and bands in its metadata (JSON under ``skysieve``), ``.fits`` with histograms, bands and posteriors as further
-        tables, ``.json`` with histograms and bands beside the rows, ``.csv`` and ``.ecsv`` alone.
+        tables, ``.json`` with histograms and bands beside the rows, ``.csv`` and ``.ecsv`` without additions.
 
         Parameters
         ----------
         path : path
         format : str, optional
-            A format, named by its ending without the dot; by default that of the name.
+            Format, named by its file extension without the dot; by default the extension of `path`.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class SearchResult(Result):
         Raises
         ------
         ValueError
-            The file is something else.
+            `save` did not write the file.
         """
         return cls(**unpack(cls, read_archive(Path(path), CONTENT)))
 
@@ -285,4 +285,4 @@ FORMATS: dict[str, TableFormat] = {
     "ecsv": TABLE_FORMATS["ecsv"],
     "json": replace(TABLE_FORMATS["json"], write=_write_json),
 }
-"""Formats of the files of a result, by the ending of the name; those of `core.table_files`, some of which hold more."""
+"""File formats of a result by extension: those of `core.table_files`, of which some hold more than the table."""

@@ -48,15 +48,15 @@ Devices = str | Device | Sequence[str | Device]
 """The argument `device` of a search."""
 
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
-"""Bytes of atoms of a chunk."""
+"""Size of the atoms of a chunk, in bytes."""
 GATHERED = 16
 """Most single templates that are gathered into one batch."""
 NO_WORKER = -1
-"""In place of the number of a worker: the chunk holds nothing to search."""
+"""Used in place of the number of a worker for a chunk with nothing to search."""
 ON_GPU = "templates on the GPU", "atoms on the GPU"
-"""Names of the work around the maps where the atoms lie in the memory of a GPU."""
+"""Names of the work other than maps (see `SearchPlan.work_of`) for atoms in the memory of a GPU."""
 AHEAD = 1
-"""Chunks that wait for a device while it works on another."""
+"""Number of chunks that wait for a device while it works on another chunk."""
 
 
 def search(
@@ -84,7 +84,7 @@ def search(
     facts: Mapping[str, Any] | None = None,
     progress: bool | Callable[[int, int], None] = False,
 ) -> SearchResult:
-    """Search many templates for transient signals; only counts are kept of all but the best.
+    """Search many templates for transient signals; only the best are kept, the others are counted.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ def search(
         Each item is an `AtomsBatch` (or a list of them, one for each detector), the `Atoms` of one template (or a list
         of them, one for each detector), a list of such lists, or the path of a file of atoms.  An item that is an
         exception, or a file that cannot be read, counts as one bad template.  A callable ``batches(start)`` returns an
-        iterable that begins with template number `start`: a search that continues then does not read again what it
-        has seen; neither does it with a list of paths.
+        iterable that begins with template number `start`.  With a callable or a list of paths, a search that continues
+        from a checkpoint does not read again the templates that it has already searched.
     grid : Grid, optional
         Start times and durations, the same for all templates; `Grid.full` of the first item by default.
     windows : window, sequence of windows, or dict
@@ -101,19 +101,19 @@ def search(
     efold : float
         End of windows other than "rect", in units of tau.
     topk : int
-        Number of templates to keep for each window.
+        Number of best templates to keep for each window.
     threshold : float, optional
         Smallest statistic of a template that is kept.
     statistic : {"max2F", "lnBtSG", "log10BSGL"}, optional
         The statistic that ranks the templates: "log10BSGL" with `bsgl`, else "max2F" by default.
     bsgl : BSGL, optional
-        Prior of the line-robust statistic.  Its largest value of all cells is then computed too, each with the 2F of
-        the single detectors in the same cell.
+        Prior of the line-robust statistic.  If given, the largest value of this statistic over all cells is computed
+        too, with the 2F of each single detector in the same cell.
     posteriors : int
-        Number of best templates of each window of which the posteriors of t0 and tau are kept.
+        Number of best templates of each window for which the posteriors of t0 and tau are kept.
     band, band_width : str and float, optional
-        A parameter of the batches (such as "f0") and the width of the bands of which the loudest template is kept; by
-        default the number of the template, and 100,000.
+        A parameter of the batches (such as "f0") that is divided into bands, and the width of a band; the loudest
+        template of each band is kept.  By default the number of the template and 100,000.
     dtype : {"float32", "float64"}
     device : str, Device or sequence of them
         "auto", "cpu", "cuda", "cuda:1", "cuda:all"; several devices share the chunks.  "auto" is a GPU if a usable one
@@ -132,8 +132,8 @@ def search(
     total : int, optional
         Number of templates, for the progress bar.
     facts : dict, optional
-        What else describes the search, as text and numbers: a part of ``SearchResult.settings``, which must be the same
-        when a checkpoint is continued.
+        Further text and numbers that describe the search.  They are added to ``SearchResult.settings``, and must be the
+        same when a search continues from a checkpoint.
     progress : bool or callable
         Show a progress bar, or call ``progress(templates done, total or 0)``.
 
@@ -144,17 +144,17 @@ def search(
     Raises
     ------
     ValueError, TypeError
-        An argument or an item does not fit, or the checkpoint belongs to another search.
+        An argument or an item is invalid, or the checkpoint belongs to another search.
     DeviceUnavailable
         A device that was named cannot be used.
 
     Notes
     -----
     Memory does not grow with the number of templates or cells: maps are never built.  Templates of one point of the sky
-    (one row of ``a2, b2, ab`` for all) share the work on these.  A template with values that are not finite, or with
-    negative ``a2`` or ``b2``, is counted, listed in ``faults``, and left out.  The result depends neither on how
-    templates are distributed over devices of one kind nor on interruptions: on CPUs it is equal bit for bit, on GPUs up
-    to the rounding of `dtype`.
+    (one row of ``a2, b2, ab`` for all) share the sums of the antenna factors.  A template with values that are not
+    finite, or with negative ``a2`` or ``b2``, is counted, listed in ``faults``, and left out.  The result depends
+    neither on interruptions nor on how templates are distributed over devices of one kind: on CPUs it is the same bit
+    for bit, on GPUs within the rounding of `dtype`.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class SearchPlan(Plan):
     Raises
     ------
     ValueError, TypeError
-        An option does not fit.
+        An option is invalid.
     DeviceUnavailable
         A device that was named cannot be used.
 
@@ -294,9 +294,10 @@ class SearchPlan(Plan):
         Returns
         -------
         dict
-            ``method`` names those of all windows, ``bytes`` and the times are sums over the windows: ``seconds`` on an
-            idle machine, ``processor_seconds`` of all threads, both None before ``skysieve info --measure``; ``moved``
-            bytes of atoms; further keys are ``windows``, ``templates``, ``grid`` (its shape) and ``cells``.
+            ``method`` names the methods of all windows.  ``bytes``, ``seconds`` (on an idle machine) and
+            ``processor_seconds`` (of all threads) are sums over the windows; both times are None before ``skysieve info
+            --measure`` has run.  ``moved`` is the size of the atoms in bytes.  Further keys are ``windows``,
+            ``templates``, ``grid`` (its shape) and ``cells``.
         """
         workers = self._open_workers()
         items = [item for one in read_files([batch]) for item in groups(_raised(one), 0)]
@@ -320,9 +321,9 @@ class SearchPlan(Plan):
         }
 
     def work_of(self, templates: int, atoms: int, on_device: bool = False) -> dict[str, float]:
-        """The work around the maps, for `core.machine.rates`: of each template and window, and of each atom.
+        """The work other than maps, for `core.machine.rates`: counts of pairs of a template and a window, and of atoms.
 
-        ``on_device`` is for atoms that lie in the memory of a GPU.
+        ``on_device`` is True for atoms in the memory of a GPU.
         """
         names = ON_GPU if on_device else ("templates", "atoms")
         return dict(zip(names, (float(templates * len(self.options.windows)), float(atoms)), strict=True))
@@ -330,7 +331,7 @@ class SearchPlan(Plan):
     def _times(
         self, found: list[dict[str, Any]], templates: int, atoms: int, on_device: bool
     ) -> dict[str, float | None]:
-        """Times of all windows and of the work around them, by devices that share templates; None without rates."""
+        """Times of all windows and of the other work, on devices that share the templates; None without rates."""
         around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms, on_device))
         times: dict[str, float | None] = {}
         for name, share in (("seconds", min(templates, len(self.devices))), ("processor_seconds", 1)):
@@ -438,12 +439,12 @@ class Run:
         self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
 
     def _cut(self, parts: tuple[AtomsBatch, ...], start: int) -> Iterator[Chunk]:
-        """Divide a batch into chunks of equal size, at least one for each device where there are enough templates."""
+        """Divide a batch into chunks of equal size, at least one for each device if there are enough templates."""
         size = sum(p.Fa.nbytes + p.Fb.nbytes for p in parts) / len(parts[0])
         step = max(1, int(min(CHUNK_BYTES[w.device.kind] for w in self.workers) / size))
         n = len(parts[0])
         step = -(-n // -(-n // step))
-        if len(self.workers) > 1 and not parts[0].on_device:  # one GPU holds all of a batch on it
+        if len(self.workers) > 1 and not parts[0].on_device:  # a batch in the memory of one GPU stays there
             step = min(step, max(1, -(-n // len(self.workers))))
         for a in range(0, n, step):
             rows = slice(a, min(a + step, n))
@@ -451,7 +452,7 @@ class Run:
             yield Chunk(parts if n <= step else tuple(p.part(rows) for p in parts), start + a, bars)
 
     def _choose(self, chunk: Chunk) -> int:
-        """The worker of the GPU that holds the chunk, or the one with the least to do."""
+        """The worker of the GPU that holds the chunk, or else the worker with the fewest chunks."""
         if chunk.parts[0].on_device:
             index = int(chunk.parts[0].Fa.device.id)
             for i, worker in enumerate(self.workers):
@@ -474,7 +475,7 @@ def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine
 
 
 def devices_of(device: Any, threads: int | None) -> list[Device]:
-    """The devices that take chunks: a GPU is one, a CPU one for each of its threads."""
+    """The devices that take chunks: a GPU is listed once, a CPU once for each of its threads."""
     several = [device] if isinstance(device, str | Device) else device
     if not isinstance(several, list | tuple) or not several:
         raise TypeError(f"device={device!r}: expected a name or a list of names")
@@ -487,14 +488,14 @@ def devices_of(device: Any, threads: int | None) -> list[Device]:
 
 
 def _raised(item: Any) -> Any:
-    """An item, or the error that it is."""
+    """Return an item; raise it if it is an exception."""
     if isinstance(item, Exception):
         raise item
     return item
 
 
 def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...] | Exception, int]]:
-    """Groups of templates with the number of their first, from the first template that has not been entered."""
+    """Groups of templates with the number of their first template, from the first that has not been entered."""
     done, at, source = state.templates, 0, batches
     if is_path(batches):
         source = [_raised(item) for item in read_files([batches])]
@@ -519,7 +520,7 @@ def _stream(batches: Any, state: State) -> Iterator[tuple[tuple[AtomsBatch, ...]
 
 
 def _gathered(source: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-    """The items with their numbers; neighbours that are single templates are gathered into lists."""
+    """The items with their numbers; consecutive items that are single templates are gathered into lists."""
     waiting: list[list[Atoms]] = []
     number = -1
     for number, item in enumerate(source):
@@ -553,7 +554,7 @@ def _windows(windows: Windows, efold: float) -> dict[str, Window]:
 
 
 def _describe(window: Window) -> str:
-    """Text that differs between windows, for the settings."""
+    """Text that identifies a window in the settings."""
     if isinstance(window.function, WindowSum):
         return f"{window.kind} {window.function.terms} to {window.efold}"
     name = getattr(window.function, "__qualname__", type(window.function).__name__) if window.function else ""

@@ -1,4 +1,4 @@
-"""One device of a search, and the chunks of templates that it takes at once."""
+"""One device of a search, and the chunks of templates that it processes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class SearchOptions:
 class Chunk:
     """Templates of a batch, one part for each detector; ``start`` is the number of the first template.
 
-    ``bars`` are the statistics, for each window, that a row and posteriors had to reach when the chunk was made.  They
-    only rise, so that no template that belongs to the best is missed.
+    ``bars`` holds for each window the smallest statistics for which a row and posteriors were kept when the chunk was
+    made.  These limits only rise, so that none of the best templates is missed.
     """
 
     parts: tuple[AtomsBatch, ...]
@@ -99,7 +99,7 @@ class SearchWorker:
     Attributes
     ----------
     grid : Grid or None
-        The grid of the search that runs; None for windows that cover all data.
+        The grid of the current search; None for windows that cover all data.
     """
 
     def __init__(self, options: SearchOptions, device: Device, make: Callable[[Spec, Device], Engine]) -> None:
@@ -140,7 +140,7 @@ class SearchWorker:
             ]
 
     def _owns(self, p: AtomsBatch) -> bool:
-        """Whether a batch lies in the memory of this GPU."""
+        """Whether a batch is in the memory of this GPU."""
         return self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
 
     def _binned(self, parts: tuple[AtomsBatch, ...]) -> tuple[Lines | None, Binned]:
@@ -181,7 +181,7 @@ class SearchWorker:
         return grid, MapJob(binned.bank, binned.tatom, grid.taus.astype(np.float64), schedule, binned.detectors)
 
     def _schedule(self, name: str, times: Binning) -> tuple[Grid, Schedule]:
-        """The grid and the schedule of a window for data with these times; the last ones are remembered."""
+        """The grid and the schedule of a window for data with these times; the last ones are cached."""
         window, grid, width = self.options.windows[name], self.grid, times.tatom
         key = (name, times.t_start, times.n, width)
         if key not in self._schedules:

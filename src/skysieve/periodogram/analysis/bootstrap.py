@@ -63,7 +63,7 @@ def bootstrap_maxima(
     seed : int, SeedSequence, Generator or None
         For `numpy.random.default_rng`.
     refined : bool
-        Maxima between the frequencies of the grid, or the highest sample of the grid (computed anew in
+        True: maxima between the frequencies of the grid.  False: the highest sample of the grid (computed anew in
         float64 at that frequency).
     model : dict
         Arguments of `power_at` that define the model.

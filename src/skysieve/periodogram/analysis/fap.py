@@ -113,7 +113,7 @@ def single_level(
 
 @dataclass(frozen=True)
 class Noise:
-    """What the formulas need of a light curve, or of many: then arrays that broadcast against the powers.
+    """Quantities of a light curve that the formulas need; for many light curves, arrays that broadcast to the powers.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ def basis(phase: ArrayLike) -> NDArray[np.float64]:
 
 
 def fit_hg1g2(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Flux of the best H, G1, G2 at each phase angle, its three amplitudes not negative; None if it is not positive."""
+    """Flux of the best-fit H, G1, G2 with non-negative amplitudes, at each phase angle; None if it is not positive."""
     from scipy.optimize import nnls
 
     shape = basis(phase)
@@ -117,7 +117,7 @@ def fit_linear(flux: NDArray[Any], error: NDArray[Any], phase: NDArray[Any]) -> 
 
 @dataclass(frozen=True)
 class PhaseFunction:
-    """A phase function: its name, what it is, its fit and the number of parameters that are fitted."""
+    """A phase function: its name, its description, its fit and the number of parameters that are fitted."""
 
     name: str
     help: str

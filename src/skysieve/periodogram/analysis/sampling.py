@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 HIGHEST = 24.0
 """Cycles a day: a period of one hour, the end of the range in which most variable stars and asteroids lie."""
 SERIES_STEPS, SERIES_SHARE, SERIES_TOLERANCE = 10.5, 0.9, 0.1
-"""A regular series: nine steps in ten are 1 to 10 times the shortest one, to a tenth of that."""
+"""A regular series: nine steps in ten are 1 to 10 times the shortest one, to within a tenth of the shortest."""
 LATTICE_TOLERANCE = 0.003
-"""Times lie on a lattice when they scatter about it by less than this part of its step (rms).
+"""Times lie on a lattice if they scatter about it by less than this fraction of its step (rms).
 
 A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of the power, which is not visible at S/N 10.
 """
@@ -32,7 +32,7 @@ A sinusoid and its mirror image then differ by ``(2 pi 0.003)**2``, 0.04%, of th
 ROWS_AT_ONCE = 2**16
 """Number of rows that are processed at a time, so that they stay in the cache of a core."""
 CLEARLY = 1.1
-"""Scatter about a lattice, in parts of the largest that is accepted, from which rounding cannot matter."""
+"""Scatter about a lattice, relative to the largest that is accepted, above which rounding cannot change the result."""
 
 
 def highest_frequency(t: NDArray[np.float64]) -> tuple[float, bool]:

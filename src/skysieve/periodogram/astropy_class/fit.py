@@ -47,7 +47,7 @@ class FittedCurve(Curve):
         ----------
         frequency : float or Quantity
         t : array_like, Quantity or Time, optional
-            Times; without them those of the light curve, each row over its error.
+            Times.  By default they are those of the light curve, and each row is divided by its error.
 
         Returns
         -------
@@ -61,13 +61,13 @@ class FittedCurve(Curve):
         return design_matrix(times, f, dy, self.fit_mean, self.nterms)
 
     def model_parameters(self, frequency: Any, units: bool = True) -> Any:
-        """Best-fit parameters of the columns of `design_matrix`, the data less `offset`.
+        """Best-fit parameters of the columns of `design_matrix`, fitted to the data minus `offset`.
 
         Parameters
         ----------
         frequency : float or Quantity
         units : bool
-            With the unit of `y`.
+            Whether to return a Quantity with the unit of `y`.
         """
         theta = self._parameters(self._one_frequency(frequency))
         return theta * unit_of(self.y) if units else theta
@@ -143,13 +143,13 @@ class FittedCurve(Curve):
         Parameters
         ----------
         samples_per_peak : float
-            Frequencies in 1/T.
+            Number of frequencies in an interval of 1/T, with T the time span.
         nyquist_factor : float
             Multiple of the mean sampling's Nyquist frequency at which the grid ends.
         minimum_frequency, maximum_frequency : float or Quantity, optional
-            Ends in place of the rule's.
+            Ends of the grid, in place of those of the rule.
         return_freq_limits : bool
-            Only the first and the last frequency.
+            Return only the first and the last frequency.
 
         Returns
         -------
@@ -190,7 +190,7 @@ class FittedCurve(Curve):
 
 
 def _refuse_unit(name: str, frequency: Any, t: Any) -> None:
-    """An end of the grid has a unit where times have one, and none where they have none."""
+    """Raise UnitConversionError if an end of the grid has a unit and the times have none, or the other way round."""
     if frequency is None or has_unit(frequency) == has_unit(t):
         return
     from astropy.units import UnitConversionError

@@ -96,7 +96,7 @@ class Rows:
 
     @cached_property
     def noise(self) -> Noise:
-        """What the formulas of false-alarm probabilities need, for a bandwidth of 1."""
+        """Input of the formulas of false-alarm probabilities, for a bandwidth of 1."""
         return Noise.of(self.t, self.dy, 1.0, "standard")
 
 
@@ -166,7 +166,7 @@ class Curve:
         return float(getattr(f, "value", f))
 
     def _times(self, t: Any) -> NDArray[np.float64]:
-        """Bare times of the user in the unit and from the origin of the light curve's."""
+        """The user's times as plain numbers, in the unit and from the origin of the light curve's times."""
         times = _days(t)
         if _is_absolute(times):
             if self._start is None:
@@ -249,7 +249,7 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
     shapes = [x.shape for x in given if x.size != 1]
     if any(shape != shapes[0] for shape in shapes):
         listed = ", ".join(f"{name} {x.shape}" for name, x in zip(("t", "y", "dy"), given, strict=False))
-        raise ValueError(f"arrays of one length are expected; the shapes are {listed}")
+        raise ValueError(f"arrays of equal length are expected; the shapes are {listed}")
     arrays = np.broadcast_arrays(*given, subok=True)
     if arrays[0].ndim != 1:
         raise ValueError(f"t, y and dy have shape {arrays[0].shape} together; 1-D arrays are expected")

@@ -1,4 +1,4 @@
-"""A class with the methods of ``astropy.timeseries.LombScargle``, computed here."""
+"""A class with the methods of ``astropy.timeseries.LombScargle``, computed by this package."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ METHODS = {
     "nufft": "nufft",
     "finufft": "finufft",
 }
-"""Names of methods, astropy's among them, and what does that here."""
+"""Names of methods, astropy's among them, and the methods of this package that they select."""
 FEW_FREQUENCIES = 8
 """Most frequencies whose powers are fitted one by one with NumPy, without an engine."""
 INDEPENDENT = 1e-3
-"""Least determinant of a normal matrix, in parts of the product of its diagonal, with which that is done."""
+"""Least determinant of a normal matrix, relative to the product of its diagonal, for such a fit."""
 METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algorithm", "Mfft", "eps"})
 """Keywords of astropy's methods that set their accuracy; they have no effect here."""
 
@@ -56,8 +56,8 @@ METHOD_KEYWORDS = frozenset({"use_fft", "oversampling", "trig_sum_kwds", "algori
 class LombScargle(Significance):
     """Lomb-Scargle periodogram of one light curve, with the methods of ``astropy.timeseries.LombScargle``.
 
-    Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows in
-    which something is not finite or masked are left out.  The object has read-only copies of the data.
+    Arguments, units, absolute and relative times, grids and normalisations mean the same as in astropy.  Rows with a
+    value that is masked or not finite are left out.  The object has read-only copies of the data.
 
     Parameters
     ----------
@@ -74,16 +74,17 @@ class LombScargle(Significance):
     nterms : int
         Fourier terms of the model.
     normalization : {"standard", "model", "log", "psd", "scargle"}
-        Of the power; the last is not astropy's, see `skysieve.lombscargle`.
+        Normalisation of the power; astropy does not have "scargle", see `skysieve.lombscargle`.
     device, dtype, memory, threads : optional
-        Where and how it is computed, as for `skysieve.lombscargle`.
+        Options of the computation, as for `skysieve.lombscargle`.
 
     Raises
     ------
     ValueError
         For shapes that do not fit and units that do not convert.
     TypeError
-        For arrays on a GPU: they go to `skysieve.lombscargle` (``device="cuda"`` computes there anyway).
+        For arrays on a GPU: use `skysieve.lombscargle` for these.  With ``device="cuda"``, arrays in host memory are
+        searched on a GPU.
 
     See Also
     --------
@@ -141,7 +142,7 @@ class LombScargle(Significance):
         uncertainty : str, float or Quantity, optional
             Column of the errors, or one error for all.
         **kwargs
-            For the class.
+            Further arguments of the class.
 
         Raises
         ------
@@ -185,21 +186,21 @@ class LombScargle(Significance):
         frequency : array_like or Quantity
             Cyclic frequencies, of any shape and in any order.
         normalization : str, optional
-            In place of that of the object.
+            Normalisation of the power; that of the object by default.
         method : str
             ``"auto"``, ``"direct"``, ``"nufft"``, ``"finufft"``, or one of astropy's names: ``"slow"``, ``"cython"``,
             ``"scipy"`` and ``"chi2"`` are direct sums here, ``"fast"`` and ``"fastchi2"`` fast transforms of a regular
-            grid; all of them serve every `fit_mean`, `dy` and `nterms`.
+            grid.  Each method works with any `fit_mean`, `dy` and `nterms`.
         assume_regular_frequency : bool
-            Take the grid to be regular between its ends.
+            Assume that the grid is regular between its ends.
         method_kwds : dict, optional
-            astropy's own accuracy settings are accepted; they have no meaning here.
+            astropy's own accuracy settings are accepted and ignored.
 
         Returns
         -------
         numpy.ndarray or Quantity
-            Of the shape of `frequency`.  Frequencies below 0 are those of their size; at 0 the model is a constant:
-            NaN with `fit_mean`, which has one already.
+            Of the shape of `frequency`.  A negative frequency has the power of its absolute value.  At 0 the model is a
+            constant; the power is then NaN with `fit_mean`, which already fits a constant.
 
         Raises
         ------
@@ -272,7 +273,7 @@ class LombScargle(Significance):
         n : int
             Peaks, at least 1/T apart.
         frequency : array_like or Quantity, optional
-            Grid to search; else that of `autofrequency` with the arguments that follow.
+            Grid to search; by default that of `autofrequency` with the arguments that follow.
         samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
             See `autofrequency`.
         normalization, method : str, optional
@@ -283,7 +284,8 @@ class LombScargle(Significance):
         method_kwds : dict, optional
             As for `false_alarm_probability`.
         aliases : bool
-            Flag peaks that mirror one another (`skysieve.periodogram.result.aliases`); times without a unit are days.
+            Flag peaks that are aliases of others (`skysieve.periodogram.result.aliases`); times without a unit are
+            days.
 
         Returns
         -------
@@ -324,11 +326,11 @@ class LombScargle(Significance):
         Parameters
         ----------
         n : int
-            Most sinusoids.
+            Largest number of sinusoids.
         samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
             Grid of each search, see `autofrequency`.
         fap_limit : float, optional
-            Stop before the first whose false-alarm probability (Baluev) is above this.
+            Stop before the first sinusoid whose false-alarm probability (Baluev) is above this.
 
         Returns
         -------
@@ -356,7 +358,7 @@ class LombScargle(Significance):
         data: tuple[Any, Any, Any] | None = None,
         **options: Any,
     ) -> LombScargleResult:
-        """`skysieve.lombscargle` of plain numbers; ``data`` in place of the light curve's own."""
+        """`skysieve.lombscargle` of plain numbers; ``data`` replaces the light curve's rows."""
         if self.nterms == 0 and not self.fit_mean:
             raise ValueError("nterms=0 without fit_mean leaves nothing to fit; use nterms of 1 or more")
         if self._resolution:
@@ -400,10 +402,10 @@ class LombScargle(Significance):
         return not (defaults and isinstance(self.device, str) and self.device in ("auto", "cpu"))
 
     def _least_squares(self, frequency: NDArray[Any], normalization: str) -> NDArray[Any] | None:
-        """Powers at few frequencies by one least-squares fit each; None where an engine has to answer.
+        """Powers at few frequencies by one least-squares fit each; None if an engine is needed.
 
-        Those are light curves without variation in times or values, and columns so similar that the normal equations
-        lose accuracy.
+        An engine is needed for light curves without variation in times or values, and for columns so similar that the
+        normal equations lose accuracy.
         """
         rows, f = self._usable, frequency.tolist()
         if self.nterms != 1 or normalization not in NORMALIZATIONS or not all(map(math.isfinite, f)):

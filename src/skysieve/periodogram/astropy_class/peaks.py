@@ -37,24 +37,24 @@ class PeakList(Result):
     Attributes
     ----------
     index : numpy.ndarray, int64
-        Place in the grid of the sample from which a peak was found.
+        Index in the grid of the sample from which a peak was found.
     frequency, period, power : numpy.ndarray or Quantity
-        Place and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.peaks.Peaks`.
+        Position and height of the maximum of the exact periodogram; see `skysieve.periodogram.result.peaks.Peaks`.
     frequency_error, period_error : numpy.ndarray or Quantity
         Standard errors (1 sigma); see `Peaks`.
     fap : numpy.ndarray or None
-        Probability that the highest peak of noise is as high: for peaks behind the first an upper bound.  None
-        where no formula holds or none was asked for.
+        Probability that the highest peak of noise is at least as high; for peaks after the first, an upper bound.  None
+        if no formula holds or none was requested.
     fap_method : str or None
-        How it was found.
+        Method of the false-alarm probability.
     reason : str
         Why ``fap`` is None.
     alias : numpy.ndarray, uint8, or None
         `skysieve.periodogram.Alias` flags; None if they were not asked for.
     alias_of : numpy.ndarray, int64, or None
-        The higher peak, counted from 0, that a peak mirrors; -1 for none.
+        Index of the higher peak of which a peak is an alias; -1 for none.
     alias_text : numpy.ndarray of str, or None
-        The same in words: ``"#1 + 1/yr"``; "" for none.
+        The relation in words, such as ``"#1 + 1/yr"``; "" for none.
     """
 
     index: NDArray[np.int64]

@@ -35,7 +35,7 @@ ROUNDING = 16 * float(np.finfo(np.float64).eps)
 class Prewhitened(Result):
     """Sinusoids ``amplitude * sin(2 pi (frequency * t + phase))`` in the order in which they were found; shape (k,).
 
-    Times count as in `LombScargle` (from the first for a Time).
+    Times are measured as in `LombScargle`: those of a Time from its first entry.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Prewhitened(Result):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote to an ``.npz`` file; ValueError if the file holds something else.
 
-        The residual is searched on the default device, whatever it was.
+        Searches of the residual use the default device, whatever the device was before.
         """
         values = load_values("Prewhitened", path)
         residual = cls.curve_class(**{name: values.pop(f"residual.{name}") for name in CURVE})

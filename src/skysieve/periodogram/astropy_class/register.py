@@ -36,15 +36,15 @@ def _method(device: Any, dtype: Any) -> Any:
 def register_astropy(*, device: Any = "auto", dtype: Any = "float64") -> None:
     """Add ``method="skysieve"`` to ``astropy.timeseries.LombScargle``, for this session.
 
-    Then ``LombScargle(t, y, dy).power(f, method="skysieve")`` and ``autopower(method="skysieve")`` compute here,
-    and so does lightkurve: ``lc.to_periodogram(ls_method="skysieve")``.  astropy takes several terms
-    (``nterms``) only from methods whose name ends in "chi2": there it is ``method="skysieve_chi2"``.
+    Then ``LombScargle(t, y, dy).power(f, method="skysieve")`` and ``autopower(method="skysieve")`` are computed by
+    skysieve.  lightkurve can use it too: ``lc.to_periodogram(ls_method="skysieve")``.  astropy accepts several terms
+    (``nterms``) only for methods whose name ends in "chi2"; use ``method="skysieve_chi2"`` for these.
 
     Parameters
     ----------
     device, dtype : optional
-        Where and how it is computed, as for `skysieve.lombscargle`; in one call
-        ``method_kwds={"device": "cuda"}``.
+        Device and precision, as for `skysieve.lombscargle`.  A single call may set them by ``method_kwds={"device":
+        "cuda"}``.
 
     Examples
     --------

@@ -31,7 +31,7 @@ class Significance(FittedCurve, ABC):
         Raises
         ------
         NotImplementedError
-            For other than one term and for unknown distributions.
+            If `nterms` is not 1, or the distribution is unknown.
         ValueError
             If the light curve has fewer than 3 usable rows (2 without `fit_mean`), or equal times.
         """
@@ -63,8 +63,8 @@ class Significance(FittedCurve, ABC):
         power : array_like
             Peak heights, in the normalisation of the object.
         method : {"baluev", "davies", "naive", "single", "bootstrap"}
-            Baluev's alias-free approximation, Davies' bound, from the number of independent frequencies, for one
-            frequency, from resampled light curves.
+            In this order: Baluev's alias-free approximation; Davies' bound; a formula with the number of independent
+            frequencies; the probability at one frequency; resampled light curves.
         samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
             Grid, see `autofrequency`.
         method_kwds : dict, optional
@@ -73,7 +73,7 @@ class Significance(FittedCurve, ABC):
         frequency : array_like or Quantity, optional
             Your own frequency grid.  "bootstrap" uses all its frequencies, the formulas only its two ends.
         full_band : bool
-            The formulas count all frequencies from 0 to the highest, as astropy does; False: from the lowest.
+            True: the formulas count all frequencies from 0 to the highest, as astropy does.  False: from the lowest.
 
         Returns
         -------
@@ -126,7 +126,7 @@ class Significance(FittedCurve, ABC):
         frequency: Any = None,
         full_band: bool = True,
     ) -> Any:
-        """Power that the highest peak of noise reaches with a given probability: the inverse.
+        """Power that the highest peak of noise reaches with a given probability; inverse of `false_alarm_probability`.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class Significance(FittedCurve, ABC):
         )
 
     def _dimensionless(self, value: Any, method: str) -> Any:
-        """As astropy: with a unit of 1 where times with units went in."""
+        """Make the result a dimensionless Quantity if the times have a unit, as astropy does."""
         if method == "single" or not has_unit(self._relative):
             return value
         from astropy.units import dimensionless_unscaled

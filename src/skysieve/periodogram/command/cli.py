@@ -139,7 +139,7 @@ def period(
         str | None,
         option(
             "--r",
-            help="Column of distances from the Sun in au. By default they are not corrected for.",
+            help="Column of distances from the Sun in au. By default no correction is made.",
             panel=MOVING,
             metavar="COLUMN",
         ),
@@ -148,7 +148,7 @@ def period(
         str | None,
         option(
             "--delta",
-            help="Column of distances from the observer in au. By default they are not corrected for.",
+            help="Column of distances from the observer in au. By default no correction is made.",
             panel=MOVING,
             metavar="COLUMN",
         ),
@@ -157,7 +157,7 @@ def period(
         str | None,
         option(
             "--phase",
-            help="Column of phase angles in degrees. By default they are not corrected for.",
+            help="Column of phase angles in degrees. By default no correction is made.",
             panel=MOVING,
             metavar="COLUMN",
         ),

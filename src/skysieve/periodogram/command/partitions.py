@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 OBJECTS, ROWS = 20_000, 4_000_000
 """Objects and rows of a partition."""
 LARGE = 2**24
-"""Bytes of a Parquet file from which it is divided."""
+"""Size in bytes from which a Parquet file is divided."""
 TOGETHER, MOST_FILES = 2**25, 1000
-"""Bytes and number of small files that are one partition."""
+"""Bytes, or number, of small files that fill one partition."""
 
 
 class PeriodWork:

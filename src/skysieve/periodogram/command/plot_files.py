@@ -69,7 +69,7 @@ def search_with_units(t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None,
 
 
 def search_bands_with_units(curves: LightCurves, request: Request) -> LombScargleResult:
-    """The same by `skysieve.lombscargle_multiband`, for ``curves`` of one object."""
+    """As `search_with_units`, by `skysieve.lombscargle_multiband` for ``curves`` of one object."""
     from astropy.units import day
 
     import skysieve

@@ -44,14 +44,14 @@ CASES: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
 )
 """Kind, options, and numbers of objects, of rows of each and of frequencies."""
 MORE = 200
-"""Times as many objects on a GPU."""
+"""Factor by which searches on a GPU have more objects."""
 ANSWERS = ((300, 60, 5), (20, 2000, 5), (300, 60, 1))
 """Objects, rows and peaks of the chunks whose answers are timed."""
 METHODS = ("nufft", "direct", "finufft")
 
 
 def _curves(objects: int, rows: int) -> LightCurves:
-    """Light curves of noise in two bands; many repeat the first ones."""
+    """Light curves of noise in two bands; if there are many, they repeat the first ones."""
     rng = np.random.default_rng(1)
     few = min(objects, 500)
     t = np.resize(np.sort(rng.uniform(0, SPAN, (few, rows)), axis=1), (objects, rows)).ravel()
@@ -101,7 +101,7 @@ def _searches(device: Device, method: str, dtype: str) -> list[tuple[dict[str, f
 
 
 def _after(device: Device) -> dict[str, float]:
-    """Rates of what follows a search: the answers of its objects."""
+    """Rates of the work that follows a search: the answers for its objects."""
     works, took = [], []
     if compiled := device.kind == "cpu":  # a search on a GPU loads this code for large files alone
         from skysieve.periodogram.cpu import aliases
@@ -129,7 +129,7 @@ class Clocks:
     wall: float
 
     def elapsed(self) -> Clocks:
-        """What has passed since."""
+        """The time that has passed since."""
         now = clocks()
         return Clocks(now.processor - self.processor, now.wall - self.wall)
 
@@ -147,7 +147,7 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     curves : LightCurves or CurveStream
     request : Request
     opened : Clocks
-        What it took to read the file; of a stream, to open it.
+        Time that it took to read the file, or to open a stream.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     Raises
     ------
     ValueError
-        What the search refuses as soon as it has read the first piece; see `range_of`.
+        The search would refuse the file after its first piece; see `range_of`.
     """
     with curves.pieces() as pieces:  # the first time imports and compiles
         first = next(pieces)
@@ -209,7 +209,7 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
 
 @dataclass(frozen=True)
 class Reading:
-    """What reading the pieces of a file takes."""
+    """Times to read the pieces of a file."""
 
     processor: float
     """Processor seconds of all threads."""

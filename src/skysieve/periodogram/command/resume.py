@@ -1,7 +1,7 @@
 """Files of the finished parts of a long run, from which an interrupted run continues; see `core.parts`.
 
-The folder holds the partitions of each file, and the answers of each finished one.  A part that a disk has damaged all
-the same is done again.
+The folder holds the partitions of each file, and the answers of each finished one.  A part that was damaged on the disk
+is searched again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["CUT", "PARTITION", "PARTITION_ROWS", "InUse", "OtherRun", "Parts", "
 PARTITION, PARTITION_ROWS = 20_000, 4_000_000
 """Objects and rows of a partition: seconds to a minute of work."""
 CUT = "rows of large Parquet files, objects of others"
-"""What the edges of partitions count; a run does not continue from those of another version, which counted objects."""
+"""The unit of the edges of partitions.  It is stored, so that a run does not continue from parts with other edges:
+earlier versions counted objects in all files."""
 
 
 class Parts(PartsFolder):

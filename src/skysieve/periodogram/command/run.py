@@ -61,7 +61,7 @@ class Treatment:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the answers go: the options of the command."""
+    """The outputs that the options of the command name."""
 
     table: Path | None = None
     format: str | None = None
@@ -103,7 +103,7 @@ def messages_for(quiet: bool, verbose: bool, progress: bool | None) -> ConsoleMe
 
 @dataclass
 class PeriodRun:
-    """One run of the command: what was asked, and what has been found so far."""
+    """One run of the command: the request, and the results so far."""
 
     messages: ConsoleMessages
     n_files: int
@@ -120,7 +120,7 @@ class PeriodRun:
     rows: Callable[..., None] | None = None
     """Takes rows of a table that is written during the search."""
     n_written: int = 0
-    """Number of the entries of ``found`` that it has."""
+    """Number of the entries of ``found`` that were written to it."""
     flagged: Counter[str] = field(default_factory=Counter)
 
     def complain(self, text: str) -> None:
@@ -135,7 +135,7 @@ class PeriodRun:
     def prepare(self, files: list[Path], request: Request, treatment: Treatment, outputs: Outputs, run: Any) -> None:
         """Check what can be checked without data, so that a wrong name costs no work.
 
-        ``run`` is all that was asked, as JSON holds it.
+        ``run`` holds all options of the run as JSON values.
         """
         from .resume import CUT, InUse, OtherRun, Parts, continues, files_of
 
@@ -231,9 +231,9 @@ class PeriodRun:
             return self._search_all(files, wanted, stack)
 
     def predict(self, files: list[Path], wanted: Wanted) -> int:
-        """Print what the search of each file would take, and search nothing; returns the exit code.
+        """Print the predicted cost of the search of each file, and search nothing; returns the exit code.
 
-        A file that is searched while it is read is read as far as its first piece, others are read.
+        Files that a search reads in pieces are read up to the first piece, other files to the end.
         """
         from skysieve.core.command import show_prediction
         from skysieve.core.errors import SkysieveError
@@ -436,7 +436,7 @@ class PeriodRun:
         from .report import left_out
 
         whole = isinstance(curves, LightCurves)
-        # a run that continues reads the first piece for what is said of it, and later what is not done
+        # a run that continues reads the first piece for its notes, and later the unfinished parts
         looked = curves if isinstance(curves, LightCurves) or self.parts is None else curves.anew()
         with ExitStack() as stack:
             pieces = stack.enter_context(looked.pieces())
@@ -571,7 +571,7 @@ class PeriodRun:
                 self.not_plotted += failed
 
     def _add_rows(self, fewest: int) -> None:
-        """Write what was found since the last time, at least ``fewest`` objects, where the table is being written."""
+        """Append new results, of at least ``fewest`` objects, to a table that is written during the search."""
         from skysieve.periodogram.survey import join
 
         if self.rows is None:
@@ -615,10 +615,10 @@ class PeriodRun:
         return join([f for _, f in self.found]).table(self.request, file, coded)
 
     def keep_finished(self, why: str = "interrupted") -> str:
-        """After Ctrl-C or an error, write what is done; returns a message that says where.
+        """After Ctrl-C or an error, write the finished results; returns a message that says where.
 
-        It is written next to the output, else into the folder of temporary files, else to standard output.  A run
-        without an output shows it.
+        They are written next to the output, else into the folder of temporary files, else to standard output.  A run
+        without an output shows them.
         """
         if self.parts is not None:
             return f"{why}; the same command continues from the finished partitions in {self.parts.folder}"

@@ -26,13 +26,13 @@ class SearchOptions:
     wanted: Wanted
 
     def facts(self, partition: int | None) -> list[Any]:
-        """All on which the results of a part of ``--resume`` depend, as JSON holds it."""
+        """Everything on which the results of a part of ``--resume`` depend, as JSON values."""
         arguments = {k: v for k, v in self.request.arguments.items() if k not in ("threads", "memory")}
         return [arguments, asdict(self.treatment), asdict(self.wanted), partition, __version__]
 
 
 def read_options(options: Mapping[str, Any]) -> SearchOptions:
-    """Read the options, by their names in Python, as JSON holds them.
+    """Read the options, which are JSON values by their names in Python.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _grid_arguments(
     nf: int | None,
     request: Request,
 ) -> dict[str, Any]:
-    """``fmin, fmax, nf`` in cycles a day from either way to give the range; an end left open is "auto"."""
+    """``fmin, fmax, nf`` in cycles a day from a range of periods or of frequencies; an open end is "auto"."""
     for name, value in (("--min-period", min_period), ("--max-period", max_period), ("--fmin", fmin), ("--fmax", fmax)):
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: expected a positive number")

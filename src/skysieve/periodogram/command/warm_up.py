@@ -1,4 +1,4 @@
-"""Typical uses of the periodogram on small made data, for ``skysieve warm-up``.
+"""Typical uses of the periodogram on small synthetic data, for ``skysieve warm-up``.
 
 Each use calls functions that share compiled code: two processes would compile that code twice.
 """

@@ -76,7 +76,7 @@ class ChunkSearch(ABC):
         return is_compiled(self.kernels.search, *arguments)
 
     def search(self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int) -> tuple[Any, int, Any]:
-        """Search stretches of one object, or objects whole (``last < 0``); these are concluded."""
+        """Search stretches of one object, or whole objects (``last < 0``), whose peaks are then refined."""
         best, taken = best_rows(self.answers, len(which))
         arguments, work = self.arguments(method, combs, which, first, last, best, taken)
         ending = self.ending(which, work, best, taken)

@@ -31,7 +31,7 @@ BEST, POWER, SLOPE, CURVATURE, LOW, HIGH, WIDTH, COUNT = range(8)
 """State of a climb: the best point with its power and derivatives, bounds, 1/(T harmonics), evaluations so far."""
 CELLS = 8
 MOST = 60
-"""Evaluations of one climb at most; 2 or 3 are usual."""
+"""Largest number of evaluations of one climb; 2 or 3 are usual."""
 CLOSE = 3e-6
 """Newton step in 1/(T harmonics) after which the power is not evaluated again: the neglected third-order term of the
 power is under 1e-14."""

@@ -65,7 +65,7 @@ def fold_counts(combs: Any, cycles: Any) -> tuple[Any, Any]:
 
 
 def _ceil_for(x: Any) -> Callable[[Any], Any]:
-    """What rounds up: Python's own numbers take NumPy ten times as long."""
+    """A function that rounds up: NumPy takes ten times as long for Python's own numbers."""
     return math.ceil if type(x) is float else np.ceil
 
 
@@ -154,7 +154,7 @@ def _direct_and_finufft(n: Any, nf: Any, dtype: np.dtype[Any], ceil: Callable[[A
 def _allowed(
     method: str, direct: Any, comb: Any, finufft: Any, nf: Any, where: Callable[[Any, Any, Any], Any]
 ) -> dict[str, Any]:
-    """Seconds of each method from which the fastest is taken; infinite where it cannot be."""
+    """Seconds of each method, of which the fastest is chosen; infinite where the method cannot be used."""
     if method == "nufft":
         return {"nufft": comb, "finufft": where(comb < math.inf, math.inf, finufft)}
     if method == "auto":

@@ -38,20 +38,20 @@ OBJECT_STEPS, ROW_STEPS = 150, 0.15
 GUARD = {np.dtype(np.float64): 0.15, np.dtype(np.float32): 0.3}
 """Powers with CC SS - CS^2 below this over the square root of the number of points are computed again by exact sums.
 The error of a power is that of the sums over CC SS - CS^2; without a guard, error times CC SS - CS^2 times the square
-root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 10 to 300 points.  Over this, that is
-1e-9 (2.3e-6; 2e-6 from 40 points on)."""
+root of the number of points was at most 1.5e-10 (float32: 7e-7) over curves of 10 to 300 points.  Divided by this
+limit, that is an error of 1e-9 (2.3e-6; 2e-6 from 40 points on)."""
 DIRECT_GUARD = {np.dtype(np.float64): 1e-2, np.dtype(np.float32): 0.1}
 """As `GUARD`, for direct sums, which have rounding errors only."""
 WORTH_SPLITTING = 1.5e-3
 """Seconds of an object below which several threads are not faster than one."""
 FIRST_SECONDS = 7.0 if usable_cores() > 1 else 2.0
-"""Processor time of first answers without compiled code in one process, after which the search is compiled: that takes
-longer.  On one core no other process compiles it for later ones."""
+"""Processor time of first answers without compiled code in one process.  After it the search is compiled, which takes
+longer.  The limit is lower on one core, where no other process compiles the search for later answers."""
 BESIDE_SECONDS = 1.0
-"""After so much of it, when a job is done, another process compiles the search for later ones."""
+"""After this much of it, at the end of a job, another process compiles the search for later jobs."""
 LATER = "from skysieve.periodogram.command.warm_up import later; later('{}')"
 FIRST_BYTES = 512 << 20
-"""Memory of first answers, if none is given."""
+"""Working memory of first answers, if no limit is given."""
 SERIES_SECONDS = 4 / 7
 """Seconds of first answers of series that count as one second."""
 KEPT_BYTES = 32 << 20
@@ -205,7 +205,7 @@ class Engine:
         self.pool.run([partial(work, a, b) for a, b in pairwise(edges)])
 
     def _prepare(self, source: Source, start: int, stop: int, output: Output) -> state.Curves:
-        """Clean light curves of the chunk; writes what the output says about rows."""
+        """Clean light curves of the chunk; also fills in the output's values that describe rows."""
         t, y, dy, offsets = source.read(start, stop)
         n, rows = stop - start, len(t)
         tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)

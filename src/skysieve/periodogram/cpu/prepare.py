@@ -187,7 +187,7 @@ def prepare_object(t, y, dy, has_dy, lo, hi, fewest, center, tt, w, wy):
 def prepare(t, y, dy, has_dy, offsets, first, last, fewest, center, tt, w, wy, n_used, t_min, span, status, yy, weight):
     """`prepare_object` of objects ``first:last``; object ``i`` fills ``n_used[i]`` rows from ``offsets[i]`` on.
 
-    ``yy`` and ``weight`` are what the psd normalisation needs.
+    The psd normalisation needs ``yy`` and ``weight``.
     """
     for i in range(first, last):
         n_used[i], t_min[i], span[i], status[i], yy[i], weight[i] = prepare_object(

@@ -48,7 +48,7 @@ class Answers(NamedTuple):
     curvature: Any
 
     def peaks_alone(self) -> Answers:
-        """The answers without powers: what refines peaks is compiled once for float64 and float32."""
+        """The answers without powers, so that the refinement of peaks is compiled once for float64 and float32."""
         return self._replace(power=np.empty(0))
 
 

@@ -1,4 +1,4 @@
-"""First answers without compiled code: what the interpreter runs in place of kernels, for many frequencies at once.
+"""First answers without compiled code: NumPy functions in place of kernels, for many frequencies at once.
 
 The interpreter runs the sources of `search.search` and `search.conclude` (see `core.cpu.jit.interpreted`).  Their
 innermost loops, over points, are NumPy's here; `exact_power` is its source for arrays of frequencies.
@@ -63,7 +63,7 @@ def first(n: NDArray[Any], nf: NDArray[Any], modes: int) -> tuple[int, NDArray[n
 
 
 def finufft_code() -> Code:
-    """What `finufft.finufft_object` needs, for the interpreter."""
+    """The functions that `finufft.finufft_object` needs, for the interpreter."""
     return Code(_cos_sin, interpreted(grid_point), interpreted(whole_object), interpreted(conclude), STRETCH)
 
 
@@ -84,7 +84,7 @@ def _halves(a: Any) -> Any:
 
 @in_interpreter(fma)
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """``a b + c`` where c is minus the rounded product: its error, which is a number."""
+    """``a b + c`` where c is minus the rounded product: its rounding error, which a float64 holds exactly."""
     a1, a2 = _halves(a)
     b1, b2 = _halves(b)
     return ((a1 * b1 + c) + a1 * b2 + a2 * b1) + a2 * b2

@@ -153,7 +153,7 @@ def arrow_lists(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
 
 
 def arrow_words(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
-    """As `arrow_lists`, of lists of words or of whole numbers, which stay what they are; a missing one is None."""
+    """As `arrow_lists`, for lists of text or whole numbers, which are not converted; missing values are None."""
     flat = _unlisted(x)
     return None if flat is None else (flat[0].to_numpy(), flat[1])
 

@@ -148,7 +148,7 @@ def choose(names: Sequence[str], wanted: Wanted, sample: Sample | None = None) -
     names : list of str
         Of the columns.
     wanted : Wanted
-        What the user named.
+        The columns that the user named.
     sample : callable, optional
         Some values of a column, by its position: a name with several meanings is taken only if the values fit.
 

@@ -58,7 +58,7 @@ ID_NAMES = (
 )  # fmt: skip
 ID_ENDS = ("objectid", "objid", "sourceid", "starid", "targetid", "masterid", "starname", "objectname", "sourcename")
 SIGN, OF_STARS = "isdiffpos", ("magpsfcorr", "magcorr", "dcmag")
-"""The column that says whether the flux of a difference image is positive, and magnitudes of the star beside it."""
+"""Column with the sign of the flux in a difference image, and columns with magnitudes of the star itself."""
 WISE_IDS = ("sourceidmf", "allwisecntr", "cntrmf")
 """Identifiers of objects in WISE's tables of single exposures, where ``source_id`` is that of one detection."""
 ROW_IDS = ("diasourceid", "forcedsourceid", "diaforcedsourceid", "parentobjectid", "parentsourceid", "parentid")
@@ -69,7 +69,7 @@ BAND_NAMES = (
     "filterused", "physicalfilter", "abstractfilter", "passbandname", "lsstband", "ztffilter", "fltr", "flt", "filters",
 )  # fmt: skip
 BAND_HINTS = ("f", "flt", "color", "colour", "system", "bandcode")
-"""Names that may mean other things too: bands if the values look like bands."""
+"""Names with several meanings; such a column is used for bands if its values look like bands."""
 FLAG_NAMES = (
     "qualityflag", "qualflag", "qflag", "qcflag", "flag", "flags", "dataquality", "dqflag", "dq", "qual", "badflag",
     "bad", "isbad", "reject", "rejected", "rejectflag", "isrejected", "outlier", "isoutlier", "masked", "photflag",
@@ -83,7 +83,7 @@ WANTED_ROLES = ROLES[:8]
 FLAG = "flag "
 """Columns of flags are ``"flag 0"``, ``"flag 1"``, ..."""
 OPTIONS = {"band": "band-column", "flag": "flag-column"}
-"""Options of those roles whose option has another name."""
+"""Names of options, for roles whose option has another name."""
 NOT_VALUES = re.compile(
     r"err|sig|unc|lim|zp|zero|rms|std|dev$|over|ref|bkg|back|flag|diff|num|nobs|snr|chi|mean|min|max|bias|corr$|^d|^e|5sig"
 )
@@ -140,7 +140,7 @@ class Columns:
     phase: int | None = None
     flux: int | None = None
     flux_err: int | None = None
-    """Flux and its error, from which follows the error of magnitudes that have none."""
+    """Flux and its error, from which the errors of magnitudes are computed if the table has none."""
     flags: tuple[int, ...] = ()
 
     def parts(self) -> dict[str, int]:

@@ -1,12 +1,11 @@
 """Columns of quality flags, and which of their values mark bad rows.
 
-What is known of a survey's flags is written once, in `KNOWN`.  Bits of TESS and Kepler are those that lightkurve
-leaves out by default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``).  ZTF: the explanatory
-supplement of its data releases (``catflags``), and Masci et al. 2023 (arXiv:2305.16279), section 6.1 (``infobitssci``
-below 33554432).  Rubin: "Flag use examples" of its data products, for the tables ForcedSource, DiaSource and
-ForcedSourceOnDiaObject.  Gaia: the descriptions of ``light_curve`` and ``epoch_photometry`` in its archive's data
-model.  WISE: the explanatory supplement of NEOWISE, section II.3.  Those of others are from the descriptions of their
-columns.
+`KNOWN` holds the rules for the flags of surveys.  Bits of TESS and Kepler are those that lightkurve leaves out by
+default (``TessQualityFlags`` and ``KeplerQualityFlags``, ``DEFAULT_BITMASK``).  ZTF: the explanatory supplement of its
+data releases (``catflags``), and Masci et al. 2023 (arXiv:2305.16279), section 6.1 (``infobitssci`` below 33554432).
+Rubin: "Flag use examples" of its data products, for the tables ForcedSource, DiaSource and ForcedSourceOnDiaObject.
+Gaia: the descriptions of ``light_curve`` and ``epoch_photometry`` in its archive's data model.  WISE: the explanatory
+supplement of NEOWISE, section II.3.  The rules for other surveys follow the descriptions of their columns.
 """
 
 from __future__ import annotations
@@ -37,10 +36,11 @@ NO = ("false", "f", "no", "n", "0", "")
 
 @dataclass(frozen=True)
 class Rule:
-    """Which values of a flag are bad.
+    """A rule for the bad values of a flag.
 
-    ``bits``: whole numbers with one of these bits; ``words``: these words; ``zero``: 0; ``places``: text with a
-    character for each band, of which all but "0" are bad.  None of them: all but 0 and false.
+    ``bits``: whole numbers with one of these bits are bad; ``words``: these words; ``zero``: 0; ``places``: text with a
+    character for each band, where all characters but "0" are bad.  Without any of these, all values but 0 and false are
+    bad.
     """
 
     why: str
@@ -76,14 +76,14 @@ KNOWN = {
     "ccflags": Rule("not 0: artefacts of WISE", places=True),
     "moonmasked": Rule("not 0: moonlight in WISE", places=True),
 }
-"""By the plain name of the column."""
+"""Rules by the plain name of the column."""
 VALUES = {
     "variabilityflaggreject": "^g",
     "variabilityflagbpreject": "^bp",
     "variabilityflagrpreject": "^rp",
     "diffpixelflagsnodatacenter": "diff",
 }
-"""Flags that concern values of some names only: a pattern in these."""
+"""Flags that concern only some columns of values: a pattern of the names of these columns."""
 QUALITY = {"tess": Rule(f"bits {TESS}, lightkurve's default for TESS", bits=TESS), "kepler": KNOWN["sapquality"]}
 WORDS = Rule("B: bad images of ASAS-SN", words=("b", "bad", "poor"))
 

@@ -67,8 +67,7 @@ class LightCurves:
 
     Rows of object ``i`` are ``offsets[i]:offsets[i+1]`` of ``t`` (days), ``y`` and ``dy`` (None
     where the file has no errors).  ``band`` holds the band of each row, ``r``, ``delta`` (au) and ``phase`` (degrees)
-    where and how an object of the solar system was seen, where these columns were taken.  ``notes`` are lines
-    worth showing to the user.
+    the observing geometry of objects of the solar system, if these columns are used.  ``notes`` are lines for the user.
     """
 
     path: Path
@@ -114,7 +113,7 @@ class LightCurves:
         return self.band is not None and bool((self.band != self.band[:1]).any())
 
     def pieces(self) -> AbstractContextManager[Iterator[LightCurves]]:
-        """The light curves in pieces, as a file that is read while it is searched has them: here in one."""
+        """The light curves as an iterator with one piece; the interface is that of `CurveStream`."""
         return nullcontext(iter([self]))
 
     def missing(self) -> dict[str, int]:
@@ -473,9 +472,9 @@ SENTINELS = np.array(
 LEAST_SENTINEL = 29.99
 LEAST_ERROR = 9.9
 BRIGHTEST = 5.0
-"""A magnitude of exactly 0 is a missing one if no other is brighter than this."""
+"""A magnitude of exactly 0 stands for a missing one if no other magnitude is brighter than this."""
 LEAST_DATE = 10_000.0
-"""Times whose median is later than this are dates: one of 0 or a negative one of `SENTINELS` is a missing one."""
+"""Times whose median is later than this are dates, among which 0 and negative `SENTINELS` stand for missing times."""
 MODIFIED, JULIAN = 1e5, 2.2e6
 """Modified or otherwise reduced Julian Dates are below the first number, Julian Dates are above the second."""
 

@@ -177,7 +177,7 @@ def _middle(file: Any, group: int, name: str) -> NDArray[Any]:
 
 
 def _without_rows(file: Any, name: str) -> NDArray[Any]:
-    """A column of floats only matters by whether it has values: NaN if not, an empty array if it has."""
+    """For a column of floats, only whether it has values matters: return NaN if not, otherwise an empty array."""
     leaves = [file.schema.column(i) for i in range(len(file.schema))]
     at = next(i for i, leaf in enumerate(leaves) if leaf.path == leaf.name == name)
     for group in range(file.num_row_groups):
@@ -194,7 +194,7 @@ SAMPLE = 3000
 
 
 def column_values(column: Any, name: str, role: str) -> NDArray[Any]:
-    """A flat column; labels are text where some are missing, but Rubin's ids stay whole numbers (0)."""
+    """A flat column; labels become text if some are missing, but Rubin's ids stay whole numbers, with 0 if missing."""
     import pyarrow as pa
 
     if role not in LABELS and not role.startswith(FLAG):

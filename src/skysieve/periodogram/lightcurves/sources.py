@@ -295,7 +295,7 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     if id is None and _is_plain(t) and _is_plain(y) and (dy is None or _is_plain(dy)):
         same = all(type(x) is type(t) and x.shape == t.shape for x in (y, dy) if x is not None)
         one = offsets is None
-        if same and (t.size or not one):  # what the checks below find of them
+        if same and (t.size or not one):  # a shortcut with the result of the checks below
             bounds = np.array([0, t.size]) if one else _checked_offsets(offsets, t.size)
             flat = FlatSource(t, y, dy, bounds)
             return CurveSet(flat, Units(), one, one, on_device=not isinstance(t, np.ndarray))

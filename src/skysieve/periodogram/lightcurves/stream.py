@@ -46,7 +46,7 @@ PIECE_ROWS = 2**20
 READERS, SCANNERS = 4, 8
 """Row groups that are decoded at a time: of all columns, or of one before the search."""
 NO_BAND = -1
-"""The number of a band of which a range of rows has none."""
+"""The number of the searched band if a range of rows does not have that band."""
 BUFFER = 2**22
 """Bytes of a large row group that are read at a time."""
 Objects = tuple["NDArray[Any]", "NDArray[np.int64]", "dict[str, NDArray[Any]]"]
@@ -78,7 +78,7 @@ class CurveStream:
         Numbers of rows by reason, in the pieces read so far: rows whose value was replaced by NaN, and all rows that
         are not searched.
     lost : list of str
-        What could not be read, of the pieces read so far.
+        Messages on parts of the file that could not be read, of the pieces read so far.
     uneven : dict
         Rows of lists that differ in length, of the pieces read so far; see `ListRows`.
     n_lost, n_empty, n_other : int
@@ -399,7 +399,7 @@ class _File:
             yield _Batch(at, stop, error=str(error).splitlines()[0])
 
     def _labels(self, columns: list[str]) -> list[str]:
-        """Paths of the columns of text that are read as numbers of their values."""
+        """Paths of the text columns that are read with dictionary encoding."""
         if "band" not in self.roles or not self.text_bands:
             return []
         column, child = self.lists.get(self.roles["band"], (self.roles["band"], None))
@@ -430,7 +430,7 @@ class _File:
 
     @cached_property
     def text_bands(self) -> bool:
-        """Whether bands are text, which is read as numbers of its values."""
+        """Whether bands are text, which is read with dictionary encoding."""
         return is_text(self.type_of("band"))
 
     def unpack(self, batch: _Batch) -> _Batch:

@@ -78,7 +78,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class TextTable:
-    """What a text table holds.
+    """The content of a text table.
 
     ``data`` has an array for each role: "time", "mag", "err", "r", "delta", "phase", "flux", "flux_err" float64; "id",
     "band" and flags int64 or str; "limit" bool, which says where a cell is like ``>16.2``.  ``time_unit`` is "dates"
@@ -320,7 +320,7 @@ def _data(f: TextIO, layout: Layout) -> Iterator[str]:
 
 
 def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool | None, NDArray[np.str_]]:
-    """Whether every row has a cell for each column, by counting delimiters, and some rows.
+    """Whether every row has a cell for each column, by counting delimiters; and a sample of the rows.
 
     The rows are runs at equal distances, so that the sample has many rows of an object.  Delimiters of a file that
     pyarrow may read are not counted, except with ``count``; the answer is then None.

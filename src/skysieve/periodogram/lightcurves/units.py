@@ -74,7 +74,7 @@ def in_one_unit(data: MutableMapping[str, Any], units: Mapping[str, Any], names:
     data : dict
         Columns by role; those in other units are replaced.
     units : mapping
-        Units by role, as astropy's or as text.  A column without one has that in brackets in its name, or none.
+        Units by role, as astropy's or as text.  If a column has none here, the unit in brackets in its name is used.
     names : mapping
         Names of the columns by role.
 
@@ -112,7 +112,7 @@ def in_one_unit(data: MutableMapping[str, Any], units: Mapping[str, Any], names:
 def _plain_unit(u: Any, unit: Any) -> Any:
     """An astropy unit; None for what astropy does not know and for numbers without a dimension."""
     known = u.Unit(unit, parse_strict="silent")
-    known = getattr(known, "function_unit", known)  # of mag(AB): mag
+    known = getattr(known, "function_unit", known)  # mag for mag(AB)
     return None if isinstance(known, u.UnrecognizedUnit) or known == u.dimensionless_unscaled else known
 
 
@@ -155,7 +155,7 @@ def unit_of(x: Any) -> Any:
         return None
     from astropy.units import UnitBase
 
-    unit = getattr(unit, "function_unit", unit)  # of a Magnitude: mag
+    unit = getattr(unit, "function_unit", unit)  # mag for a Magnitude
     return unit if isinstance(unit, UnitBase) else None
 
 

@@ -36,8 +36,8 @@ class Model:
     """Columns of the fit.
 
     ``terms`` and ``constant`` are those of the base, ``band_terms`` and ``band_constant`` those of each of
-    ``n_bands`` bands.  ``penalty`` and ``band_penalty`` are added to the diagonal of the normal matrix, in parts of
-    its trace; with ``free_terms`` the base's constant and its first terms, as many, have none.
+    ``n_bands`` bands.  ``penalty`` and ``band_penalty`` are added to the diagonal of the normal matrix, as fractions of
+    its trace.  If ``free_terms`` is not 0, the base's constant and its first ``free_terms`` terms have no penalty.
     """
 
     terms: int
@@ -72,7 +72,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a kernel needs to go from sums to the power, as arrays.
+    """Arrays with which a kernel computes the power from the sums.
 
     Attributes
     ----------
@@ -81,11 +81,11 @@ class Tables:
     derived : int64, shape (n_derived, 2)
         Further sums: those of ``count`` channels, ``stride`` apart, from ``first`` on, as (first, stride).
     source : int64, shape (n_entries, 2)
-        Of each entry of the envelope (rows one after another, the last row is the right-hand side): two numbers of
-        real values.  Value 2 c is the cosine sum of channel (or derived sum) c, 2 c + 1 its sine sum; behind them
-        stand the sums of weights of each band, of all rows, and a zero.
+        For each entry of the envelope (rows one after another, the last row is the right-hand side), the indices of two
+        real values.  Value 2 c is the cosine sum of channel (or derived sum) c, 2 c + 1 its sine sum; behind them stand
+        the sums of weights of each band, of all rows, and a zero.
     factor : float64, shape (n_entries, 2)
-        What the two values are multiplied by.
+        Factors of the two values.
     first, row : int64, shape (columns + 1,)
         First column of each row of the envelope, and the number of its first entry.
     penalty : float64, shape (columns,)

@@ -140,7 +140,7 @@ class FrequencyArray:
 
     @property
     def exactly_regular(self) -> bool:
-        """Whether this is a regular grid but for rounding: ``f0 + j df`` in float64 is off by up to 2 ulp."""
+        """Whether this is a regular grid except for rounding: ``f0 + j df`` in float64 is off by up to 2 ulp."""
         return self.rising.size > 1 and self.deviation <= 4 * float(np.spacing(self.rising[-1]))
 
     def is_regular(self, span: float) -> bool:
@@ -322,7 +322,7 @@ def check_count(count: float) -> None:
     if count > MAX_FREQUENCIES:
         raise ValueError(
             f"the grid would have {count:.3g} frequencies for one light curve (its powers alone would take "
-            f"{format_bytes(8 * count)}); at most {MAX_FREQUENCIES:.0e} are searched. Lower the highest "
+            f"{format_bytes(8 * count)}); at most {MAX_FREQUENCIES:.0e} can be searched. Lower the highest "
             "frequency (fmax, or raise the shortest period), nf or samples_per_peak, or check the unit of the times"
         )
 
@@ -347,9 +347,9 @@ def refusal(rule: GridRule, span: float, n_used: int, highest: NDArray[np.float6
 
 
 def nothing_to_warn_of(rule: GridRule, grids: Grids, span: NDArray[np.float64]) -> bool:
-    """Whether `grid_warnings` is certainly empty, from the ends of the spans: true of most searches, and soon found.
+    """Whether `grid_warnings` is certainly empty: a quick test with the extreme spans, which most searches pass.
 
-    ``span`` is that of objects that are all searched.
+    ``span`` holds the time spans of objects that are all searched.
     """
     if rule.auto_max or rule.frequencies is not None or not grids.shared or not span.size or grids.nf[0] == 0:
         return False
@@ -363,7 +363,7 @@ def grid_warnings(
 ) -> Sequence[str]:
     """Warnings on this grid and these time spans (of the objects that are searched).
 
-    With ``n_used``, their numbers of points, also whether an automatic grid was made shorter.
+    With ``n_used``, their numbers of points, there is also a warning if an automatic grid was made shorter.
     """
     has_span = np.isfinite(span) & (span > 0)
     searched = span[has_span]

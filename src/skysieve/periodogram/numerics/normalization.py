@@ -27,7 +27,7 @@ PROPORTIONAL, RATIO, LOGARITHM = 0, 1, 2
 UNIT, HALF_CHI2, HALF_ROWS = 0, 1, 2
 """Scales of an object: 1; half the chi-square of the constant model; half the number of rows times the mean square."""
 BELOW_ONE = 1 - 2.0**-53
-"""Largest power of which the ratio and the logarithm are finite."""
+"""Largest power for which the ratio and the logarithm are finite."""
 
 NormalizationName = Literal["standard", "model", "log", "psd", "scargle"]
 

@@ -75,7 +75,7 @@ def least_share(step: float, span: float, harmonics: int) -> float:
 
 
 SURE = 5.0
-"""Standard deviations of chi-square beyond which the residuals cannot be the errors that were given."""
+"""Standard deviations of chi-square beyond which the residuals contradict the errors that were given."""
 
 
 def frequency_error(

@@ -38,7 +38,7 @@ interpreter between two calls."""
 
 
 class Alias(IntFlag):
-    """What may cause a peak besides a signal at its own frequency."""
+    """Possible causes of a peak besides a signal at its own frequency."""
 
     NONE = 0
     DAY = 1
@@ -47,19 +47,19 @@ class Alias(IntFlag):
     MULTIPLE = 8
     """Its frequency is 2 or 3 times that of a higher peak, or a half or a third of it."""
     SAMPLING = 16
-    """It is at a rhythm of the sampling itself, where instruments cause signals."""
+    """Its frequency is a rhythm of the sampling itself, where instruments cause signals."""
 
 
 @dataclass(frozen=True)
 class Period:
-    """A period of the sky that the times of observations follow.
+    """An astronomical period that the times of observations follow.
 
     Attributes
     ----------
     days : float
         Its length.
     unit : str
-        The word for it in a relation, such as "yr" in "1/yr".
+        Its unit in a relation, such as "yr" in "1/yr".
     flag : Alias
     """
 
@@ -115,14 +115,14 @@ def rhythms() -> Rhythms:
 
 @dataclass(frozen=True, eq=False)
 class Aliases:
-    """Alias flags of the peaks of n objects, k each; or of one object's.
+    """Alias flags of the k peaks of each of n objects, or of one object.
 
     Attributes
     ----------
     flag : numpy.ndarray, uint8
         `Alias` of each peak, relative to the higher peaks of its object (SAMPLING: of itself).
     of : numpy.ndarray, int64
-        The higher peak (counted from 0) that it mirrors, or -1.
+        Index of the higher peak of which it is an alias, or -1.
     text : numpy.ndarray of str
         The relation in words, such as ``"#1 + 1/yr"`` for a peak one cycle a year above the highest; "" for none.
     window : numpy.ndarray, float64

@@ -1,4 +1,4 @@
-"""Columns of the tables of periods: what each is called, its unit, and what it holds."""
+"""Columns of the tables of periods: names, units and descriptions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TableName = Literal["objects", "peaks", "power"]
 class Column:
     """A column of tables of results and of the files that hold them.
 
-    Its values are the entry, or the attribute, of that name.  ``kind`` says which unit it has: that of the times, one
-    over it, that of the power, or none.
+    The values are those of the entry or attribute with the same name.  ``kind`` selects the unit: that of the times,
+    its inverse, that of the power, or none.
     """
 
     name: str
@@ -40,12 +40,12 @@ PEAK_COLUMNS = (
     Column("frequency_error", "frequency", "Standard error of the frequency."),
     Column("power", "power", "Power of the peak."),
 )
-"""One value for each peak: in a table of objects, columns of the peaks after the highest end in _2, _3, ..."""
+"""One value for each peak.  In a table of objects, the names for the peaks after the highest end in _2, _3, ..."""
 CHANCE_COLUMNS = (
     Column("fap", "", "False-alarm probability of the peak."),
-    Column("alias", "", "How the peak follows from a higher one or from the rhythm of the times."),
+    Column("alias", "", "Relation of the peak to a higher peak or to the frequencies of the sampling."),
 )
-"""The same, of the command line."""
+"""The same, for tables of the command line only."""
 ROTATION_COLUMNS = (
     Column("period_doubled", "time", "Twice the period: the other rotation period that fits."),
     Column("delta_chi2", "", "Chi-square at the period less chi-square at twice the period."),

@@ -73,9 +73,9 @@ class Peaks:
     Attributes
     ----------
     index : numpy.ndarray, int64
-        Place in the frequency grid of the sample from which the peak was found; -1 past the last peak found.
+        Index in the frequency grid of the sample from which the peak was found; -1 past the last peak found.
     frequency, period, power : numpy.ndarray or Quantity, float64
-        Place and height of the maximum; NaN past the last.  A standard power is never above 1.
+        Position and height of the maximum; NaN past the last.  A standard power is never above 1.
     frequency_error, period_error : numpy.ndarray or Quantity, float64
         Standard errors (1 sigma): the distance at which chi-square exceeds its minimum by 1
         (``sqrt(2 / (chi2_0 |P''|))`` with the chi-square ``chi2_0`` of the constant model and the standard power P),
@@ -101,13 +101,13 @@ class Peaks:
         period: Callable[[], Any],
         errors: Callable[[], tuple[Any, Any]],
     ) -> Peaks:
-        """Peaks whose periods, and errors of frequency and period, are computed when they are first asked for."""
+        """Peaks whose periods, and errors of frequency and period, are computed at the first access."""
         peaks = object.__new__(cls)
         peaks.__dict__.update(index=index, frequency=frequency, power=power, _period=period, _errors=errors)
         return peaks
 
     def __getattr__(self, name: str) -> Any:
-        """What is not computed yet; other attributes do not exist."""
+        """Compute a field at its first access; other attributes do not exist."""
         made = self.__dict__
         if name == "period" and (period := made.get("_period")):
             made["period"] = period()

@@ -1,4 +1,4 @@
-"""Pictures of a periodogram: the power with its peaks, and the light curve folded at a period.
+"""Plots of a periodogram: the power with its peaks, and the light curve folded at a period.
 
 matplotlib is imported in the functions.  Every function returns a new Figure and leaves pyplot's
 state alone, so batches of pictures need no display and leave nothing open.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INK, LINE, MARK = "#222222", "#3b5b7a", "#c2512f"
 MOST_COLUMNS = 4000
-"""Columns of the picture: longer curves are drawn by the lowest and highest value of each column."""
+"""Columns of pixels of a plot; longer curves are drawn by the lowest and highest value in each column."""
 MOST_POINTS = 20_000
 """Largest number of points of a folded light curve that are drawn with errors; more are dots, then a sample."""
 
@@ -245,7 +245,7 @@ def folded(
     nterms : int
         Fourier terms of the curve drawn.
     magnitudes : bool
-        Turn the y axis over: brighter up.
+        Invert the y axis, so that brighter is up.
     labels : tuple of str
         Names of the axes.
     ax : matplotlib.axes.Axes, optional
@@ -343,11 +343,11 @@ def summary(
     axis : {"auto", "period", "frequency"}
         Of the periodogram.
     magnitudes : bool
-        Turn the y axis of the folded curve over.
+        Invert the y axis of the folded curve.
     labels : tuple of str
-        Axes of the folded curve.
+        Axis labels of the folded curve.
     title : str, optional
-        Above all.
+        Title of the figure.
 
     Returns
     -------

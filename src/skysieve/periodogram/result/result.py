@@ -54,9 +54,9 @@ class LombScargleResult(Result):
     peaks : Peaks
         The ``max(1, n_peaks)`` best peaks.
     status : Status or numpy.ndarray, uint8, shape (n,)
-        `Status` of each object; 0 is good.
+        `Status` of each object; 0 means success.
     n_used, n_dropped : int or numpy.ndarray, shape (n,)
-        Usable rows, and rows left out because something in them was not finite or masked.
+        Numbers of usable rows, and of rows left out because a value was masked or not finite.
     span : float, Quantity or array, shape (n,)
         Time span of the used rows.
     ids : numpy.ndarray or None
@@ -64,7 +64,7 @@ class LombScargleResult(Result):
     method : str or numpy.ndarray of str, shape (n,)
         Method that was run; an array where a batch was searched by more than one.
     device, dtype, normalization : str
-        Where and how it was computed.
+        Device, precision and normalisation of the search.
     fit_mean : bool
         Whether the mean was fitted at each frequency.
     nterms : int
@@ -72,7 +72,7 @@ class LombScargleResult(Result):
     """
 
     _more: ClassVar[tuple[str, ...]] = ()
-    """Fields that a subclass adds; they hold what JSON can."""
+    """Fields that a subclass adds, with JSON values."""
 
     power: Any
     peaks: Peaks
@@ -196,7 +196,7 @@ class LombScargleResult(Result):
     def plot(self, t: Any = None, y: Any = None, dy: Any = None, **options: Any) -> Figure:
         """Draw the periodogram with its peaks, and the folded light curve below it if `t` and `y` are given.
 
-        Of a batch the highest peak of each object is drawn: power against period.
+        For a batch, the highest peak of each object is drawn: power against period.
 
         Parameters
         ----------

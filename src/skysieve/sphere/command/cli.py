@@ -53,7 +53,7 @@ KERNEL, MAPS = "Kernel (one of them)", "Maps"
 
 
 def explained(help: str, choices: Mapping[str, str]) -> str:
-    """A help text that says what each choice means."""
+    """A help text that explains each choice."""
     return f"{help} {'; '.join(f'{name}: {meaning}' for name, meaning in choices.items())}."
 
 
@@ -71,7 +71,7 @@ def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
         for name, entry in KERNELS.items()
     ]
     fixed = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in fixed]
-    parameters = [*fixed[:1], *kernels, *fixed[1:]]  # kernels stand first in the help
+    parameters = [*fixed[:1], *kernels, *fixed[1:]]  # kernels come first in the help
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -365,7 +365,7 @@ def read_kernel(given: dict[str, str | None]) -> Kernel:
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
-    """The kernel times the pixel window, or times the window of new pixels divided by that of the old ones."""
+    """The kernel times the pixel window, or times the pixel window at the new nside divided by that at the old one."""
     from skysieve.sphere.grids.pixel_window import pixel_window
     from skysieve.sphere.kernels.shapes import Window
 
@@ -373,7 +373,7 @@ def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bo
         raise ValueError("--pixwin: the pixel window is that of I alone (--fields I); Q and U have another one")
     band = kernel.bandlimit(PIXEL_EPS)
     if not math.isfinite(band):
-        raise ValueError(f"--pixwin: {kernel!r} has a window that does not end, expected one that does")
+        raise ValueError(f"--pixwin: {kernel!r} is not band-limited, expected a kernel that is")
     top = int(band)
     if nside_out is None:
         return Window(kernel.window(top) * pixel_window(nside, top))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 NSIDE = 256
 FWHM = np.radians(37.6 / 60)
-"""2.7 pixels, as the paper's 4.7 arcmin at nside 2048."""
+"""FWHM of 2.7 pixels, like the paper's 4.7 arcmin at nside 2048."""
 PIXELS = (0, 40_000, 130_305, 400_000)
-"""At the pole, in the cap, at its edge, in the belt."""
+"""Positions of the sources: at the pole, in the polar cap, at its edge, in the equatorial belt."""
 METHODS: tuple[Method, ...] = ("direct", "ring")
 PAPER: dict[Compat, str] = {
     "arkcos": "the paper, zeros in the caps",

@@ -71,11 +71,11 @@ class SmoothWork:
 
     @classmethod
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:
-        """The folder of the maps holds the partitions, too: there is nothing to join."""
+        """Do nothing: the partitions are written to the folder of the maps, so that there is nothing to join."""
 
 
 def _partitions(files: list[Path]) -> list[list[int]]:
-    """Files that are smoothed together, by their numbers."""
+    """Groups of files that are smoothed together, by the numbers of the files."""
     made: list[list[int]] = []
     size = 0
     for number, file in enumerate(files):

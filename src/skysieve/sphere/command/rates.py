@@ -1,4 +1,4 @@
-"""The jobs by which ``skysieve info --measure`` measures the rates of smoothing, and the prediction of a run."""
+"""Measurement of the rates of smoothing, for ``skysieve info --measure``, and the prediction of a run."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ CASES: dict[str, tuple[tuple[Any, int, float], ...]] = {
     "cpu": (("direct", 192, 53.0), ("ring", 192, 160.0), ("harmonic", 256, 120.0)),
     "cuda": (("direct", 1024, 40.0), ("ring", 1024, 120.0)),
 }
-"""Method, nside and width of the kernel in arc minutes."""
+"""Method, nside, and width of the kernel in arc minutes."""
 MOVED = 512, 80.0
-"""Nside and width of the maps that are copied to a GPU and back."""
+"""Nside and kernel width for the maps that are copied to a GPU and back."""
 FILE = 384, 27.0
-"""Nside and width of the maps with which the work around them is timed."""
+"""Nside and kernel width for the maps that time the work other than the convolution."""
 DTYPES: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
 SPINS: tuple[Literal[0, 2], ...] = (0, 2)
 NOISE = 1_000_003
-"""Random numbers that all maps repeat: they cost more than the maps do."""
+"""Number of random numbers that all maps repeat, because random numbers take longer to make than a map to smooth."""
 
 
 def measure(device: Device) -> None:
@@ -73,7 +73,7 @@ def _map(
     device: Device, method: Any, nside: int, width: float, dtype: Literal["float32", "float64"], spin: Literal[0, 2],
     copied: bool = False,
 ) -> tuple[dict[str, float], float]:  # fmt: skip
-    """Time one map; on a GPU the map lies there already, unless it is ``copied``."""
+    """Time one map; on a GPU the map is in its memory already, unless it is ``copied``."""
     one = _noise((2, 12 * nside**2) if spin else (12 * nside**2,), dtype)
     on_gpu = device.kind == "cuda" and not copied
     with current(device):
@@ -96,7 +96,7 @@ def _map(
 
 
 def _files(device: Device, dtype: str) -> dict[str, float]:
-    """Rates of the work around maps: files, and what `smooth_maps` does to pixels."""
+    """Rates of the work other than the convolution: reading and writing files, and the steps of `smooth_maps`."""
     nside, kernel = FILE[0], Gaussian(fwhm=np.radians(FILE[1] / 60))
     sky = read_maps(fits_of(_noise((1, 12 * nside**2), dtype)))
     options: dict[str, Any] = {"device": device, "method": "direct"}
@@ -150,11 +150,11 @@ def prediction(
     sky : SkyMaps
     kernel : Kernel
     simple : bool
-        Whether maps are smoothed in one pass by sums over pixels; other ways are not predicted.
+        Whether maps are smoothed in one pass by sums over pixels; other methods are not predicted.
     read : float
         Processor seconds that reading took.
     maps : int
-        Files of this form.
+        Number of such files.
     **options
         ``method``, ``eps``, ``quadrature``, ``dtype``, ``device``, ``memory``, ``threads`` of `ConvolvePlan`.
 

@@ -1,4 +1,4 @@
-"""Typical uses of the sphere on small made maps, for ``skysieve warm-up``."""
+"""Typical uses of the sphere on small simulated maps, for ``skysieve warm-up``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Elsner & Wandelt's algorithm as they published it (2011, A&A 532, A35), for comparison.
 
-The kernel is sampled at 4 nside azimuths for every pair of rings, and modes end at 2 nside.  As published first, a cap
-ring of n pixels has no modes beyond n / 2 (they are padded with zeros), and shifted rings of the belt are moved by a
-phase: point sources ring.  "duplicate" repeats the modes in the caps and folds the modes of the result.  "unshifted"
-samples the kernel between a shifted and an unshifted ring of the belt at their own azimuths.  The paper's direct sum
-for the eight polar pixels is not implemented.
+The kernel is sampled at 4 nside azimuths for every pair of rings, and modes end at 2 nside.  In the first version a
+ring of n pixels in a cap has no modes beyond n / 2 (they are padded with zeros), and shifted rings of the belt are
+moved by a phase.  This causes ringing around point sources.  "duplicate" repeats the modes in the caps and folds the
+modes of the result.  "unshifted" samples the kernel between a shifted and an unshifted ring of the belt at their own
+azimuths.  The paper's direct sum for the eight polar pixels is not implemented.
 """
 
 from __future__ import annotations

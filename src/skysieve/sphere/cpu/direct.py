@@ -40,8 +40,8 @@ for one task."""
 
 
 FIRST_SECONDS = 1.0
-"""Time of sums by single pixels in one process, on all cores, before stencils and quarters are compiled: that takes
-longer."""
+"""Total seconds of sums by single pixels in one process, on all cores, before stencils and quarters are compiled;
+compiling them takes longer."""
 SPAN_STEPS = 30
 """Operations of `stencil.spans` for each pair of rings."""
 first_answers = FirstAnswers(FIRST_SECONDS)
@@ -171,7 +171,7 @@ class DirectEngine:
         self.pool.run(tasks, costs=costs)
 
     def _first(self, p: DirectKernel) -> bool:
-        """Whether all pixels are summed by themselves: few are sooner done than other algorithms are compiled."""
+        """Whether all pixels are summed one by one, because compiling the other algorithms would take longer."""
         needed = [kernels.quarter_layout] * bool(p.quarter) + [kernels.stencil_line] * bool(p.groups)
         if all(is_ready(kernel) for kernel in needed):
             return False
@@ -272,4 +272,4 @@ class DirectEngine:
         return ()
 
     def _join(self, sums: NDArray[Any], side: int) -> None:
-        """Combine the sums of even and odd parts to Q and U; nothing to do here."""
+        """Combine the sums of even and odd parts into Q and U; nothing to do here."""

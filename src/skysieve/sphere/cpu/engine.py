@@ -67,8 +67,8 @@ class Engine:
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
         """The engine of the method, or the one that is expected to be the fastest.
 
-        The ring engine takes the longest to set up.  It is not set up if its transforms alone take longer than another
-        engine.
+        The ring engine takes longest to set up.  It is not set up if its transforms alone take longer than another
+        engine takes in all.
         """
         if self.spec.compat:
             return ArkcosEngine(self.spec, self.pool)

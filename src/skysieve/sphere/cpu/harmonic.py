@@ -1,7 +1,7 @@
 """The harmonic engine on the CPU: analysis, product with the window, synthesis, by ducc0 (an extra: GPL).
 
-Without iterations it computes the same pixel sum as the other engines, for kernels whose window ends.  With iterations
-and a given lmax it computes what healpy does.
+Without iterations it computes the same pixel sum as the other engines, for band-limited kernels.  With iterations and a
+given lmax it computes the same result as healpy.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class HarmonicEngine:
 
 
 def band_eps(spec: Spec) -> float:
-    """Accuracy with which the window may be cut; in float64 on equal rings the cut leaves no trace (see `QUIET`)."""
+    """Accuracy with which the window may be cut; in float64 on equal rings at most `QUIET`."""
     quiet = spec.dtype == np.float64 and spec.table.uniform
     return (min(spec.eps, QUIET) if quiet else spec.eps) / 4
 

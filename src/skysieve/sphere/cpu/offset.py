@@ -1,9 +1,9 @@
-"""The result for a map of ones, in float64: a large mean is smoothed by multiplying it.
+"""The result for a map of ones, in float64; times the mean, it is the result for a large mean.
 
-The sum of a kernel over a ring of n pixels is n times its mean, plus its modes n, 2n, ...  The mean gives a Legendre
-series in the ring's colatitude; the modes matter for kernels narrower than four pixels and around the poles.  If the
-grid has the symmetry, a quarter of each northern ring is stored.  Kernels whose modes do not end use the direct engine,
-for a band of rings at a time.
+The sum of a kernel over a ring of n pixels is n times its mean on the ring, plus its modes n, 2n, ...  The mean gives a
+Legendre series in the ring's colatitude; the modes matter for kernels narrower than four pixels and around the poles.
+If the symmetry of the grid allows it, only a quarter of each northern ring is stored.  For kernels that are not
+band-limited the direct engine is used, for a band of rings at a time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ EPS = 1e-12
 BAND = 64
 """Output rings of one band of the direct engine."""
 MOST_DEGREES = 1 << 18
-"""Highest mode of the equator that is searched for; kernels with higher modes use the direct engine."""
+"""Largest highest mode at the equator; for kernels with higher modes the direct engine is used."""
 _SCRATCH = 1 << 19
-"""Bytes of the kernel's tables, and of the modes."""
+"""Bytes for the kernel's tables, and for the modes."""
 
 
 @njit(**JIT)
@@ -143,13 +143,13 @@ class Ones:
         return held + banded + _SCRATCH
 
     def _endless(self, kernel: Kernel) -> bool:
-        """Whether the kernel's modes do not end, so that the direct engine is needed."""
+        """Whether the kernel is not band-limited, so that the direct engine is needed."""
         if kernel.hard or isinstance(kernel, Harmonic):
             return kernel.hard
         return not math.isfinite(highest_mode(make_radial(kernel, self.eps), 1.0, EPS, self._most(kernel), 0))
 
     def _most(self, kernel: Kernel) -> int:
-        """Highest mode up to which the last mode is searched; for functions it depends on the grid."""
+        """Upper limit in the search for the highest mode; for kernels given as functions it depends on the grid."""
         return MOST_DEGREES if isinstance(kernel, Harmonic) else 8 * int(self.table.n.max())
 
     def ring(self, kernel: int, r: int) -> NDArray[np.float64]:
@@ -160,7 +160,7 @@ class Ones:
         return part if len(part) == 1 else np.tile(part, self.fold)
 
     def add(self, mean: float, out: NDArray[Any]) -> None:
-        """Add ``mean`` times the results to results (K, npix) of a map without its mean."""
+        """Add ``mean`` times the stored results to the results ``out`` (K, npix) of a map without its mean."""
         t = self.table
         for k, row in enumerate(out):
             for r in range(len(t.n)):

@@ -1,9 +1,9 @@
 """The ring engine on the CPU: Fourier transforms of the rings, sums over rings for each mode, inverse transforms.
 
-For each map it reads the map, writes the modes, reads them (once from memory, then from the cache), and writes the
-result.  A pair of rings costs, for each mode, one multiply-add for each sample of the kernel (about ten, whatever its
-width) and four for the two hemispheres.  The kernel's coefficients are computed on the way, because storing them would
-cost more memory traffic.
+For each map the engine reads the map, writes the modes, reads them (once from memory, then from the cache), and writes
+the result.  A pair of rings costs, for each mode, one multiply-add for each sample of the kernel (about ten, for any
+width of the kernel) and four for the two hemispheres.  The kernel's coefficients are recomputed for every map, because
+reading stored ones would need more memory bandwidth.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ ROWS = 8
 _BLOCK = 4
 """Calls of `band_sum` for each row of a task before the next row: the modes then stay in the cache."""
 TURN = 1.2
-"""Time for Q and U over the time without `turn`."""
+"""Ratio of the time for Q and U to the time without `turn`."""
 _SEED = 64
 """Steps after which the rotation in `phases` is restarted."""
 WHOLE = 1e-10
-"""eps above which equal rings use all modes in float64: cut modes would leave more than rounding beyond the support."""
+"""eps above which equal rings use all modes in float64, because truncated modes would leave more than rounding errors
+beyond the support."""
 NS_TRANSFORM, NS_SUM = 0.9, 0.06
 """Nanoseconds of one core for a pixel of a transform, divided by log2 of its length, and for one multiply-add of the
 sums; float32, measured on a core with 64-byte vectors at nside 512 and 2048."""
@@ -121,7 +122,7 @@ def fold(sums, at, row, last, n, turned, pr, pi, z):
 
 @njit(**JIT)
 def turn(sums, rows, row):
-    """Q and U of spin 2 from the even and odd sums of both: ``Q = A q + i B u``, ``U = A u - i B q``.
+    """Combine the even and odd sums A and B of q and u into Q and U: ``Q = A q + i B u``, ``U = A u - i B q``.
 
     The odd part changes its sign in the mirror image.  ``sums`` holds A q, A u, B q, B u; the first two become Q and U.
     """
@@ -239,7 +240,7 @@ class RingEngine:
                     self.pool.run([partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles])
 
     def _forward(self, x: NDArray[Any], w: NDArray[Any], modes: NDArray[Any], run: tuple[int, int]) -> None:
-        from scipy.fft import rfft  # other methods do without it, and it takes long to import
+        from scipy.fft import rfft  # imported here, because it takes long and other methods do not need it
 
         t, (a, b) = self.spec.table, run
         rings = self._rings(self.inputs[a:b])
@@ -316,7 +317,7 @@ class RingEngine:
         return listed + [total - 1 - r for r in listed if 2 * r != total - 1] if self.mirrored else listed
 
     def _places(self, north: NDArray[np.int64], skipped: int) -> list[int]:
-        """Where the sums of `_rings` begin: each ring of the list has four rows, two of them for its mirror image."""
+        """Start of the sums of each ring of `_rings`: each ring of the list has four rows, two for its mirror image."""
         total = len(self.spec.table.n)
         listed = [4 * (skipped + k) * self.row for k in range(len(north))]
         mirrored = [4 * (skipped + k) * self.row + 2 * self.row for k, r in enumerate(north) if 2 * r != total - 1]

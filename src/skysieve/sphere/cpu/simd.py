@@ -28,7 +28,7 @@ def band_sum(
 
     Ring ``i`` of i0 .. i1 is pair ``pair + i - i0``, whose kernel is
     ``k(m) = sum_j samples[first_sample + j] cosines[first_cosine + j cosine_row + m]``.  Its modes begin at
-    ``place[i]``, those of its mirror image at ``mirror[i]``: ``length[i]`` real parts, and each imaginary part
+    ``place[i]``, and the modes of its mirror image at ``mirror[i]``: ``length[i]`` real parts, and each imaginary part
     ``gap[i]`` elements behind its real part.
     The sums go to ``out[o0 + k row + m]``, k = 0 .. 3: real and imaginary part, then those of the mirror image.
     """

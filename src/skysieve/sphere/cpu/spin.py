@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPIN_TIME = 3.2
-"""Time of Q and U over the time of one scalar map; measured."""
+"""Measured ratio of the time of Q and U to the time of one scalar map."""
 
 
 @njit(**JIT)
@@ -74,7 +74,7 @@ def one_by_one(
 
 @njit(**JIT)
 def turn_stencil(o, rows, i0, i1, theta, n, phi0, w_start, count, low, even, odd):
-    """Turn stencils of G (see `cpu.stencil.stencil_weights`) into stencils of both parts of the kernel."""
+    """Convert stencils of G (see `cpu.stencil.stencil_weights`) to stencils of the even and odd parts of the kernel."""
     for i in range(i0, i1):
         at = w_start[i - i0]
         for r in range(rows):
@@ -93,7 +93,7 @@ def turn_stencil(o, rows, i0, i1, theta, n, phi0, w_start, count, low, even, odd
 
 @njit(**JIT)
 def turn_lanes(frac, count, lanes, step, c0, c1, even, odd):
-    """Turn values of G for one vector of output pixels into both parts of the kernel, for half azimuths below 0.36."""
+    """Convert values of G for one vector of output pixels to both parts of the kernel, for half azimuths below 0.36."""
     for e in range(count):
         for lane in range(lanes):
             h = (frac[lane] + e) * step

@@ -38,7 +38,7 @@ def one_by_one(
 ):  # fmt: skip
     """Output ring ``o``, or with ``flip`` its mirror image, pixel by pixel.
 
-    With ``fold`` 4, for grids that are symmetric under quarter turns, so is every sum, to the last bit.
+    With ``fold`` 4, for grids that are symmetric under quarter turns, every sum has the same symmetry, bit for bit.
     """
     rings, quarter = len(n), n[o] // fold
     ring = rings - 1 - o if flip else o
@@ -69,7 +69,7 @@ def one_by_one(
 
 @njit(**JIT)
 def quarter_layout(n, halo, north, south, w_north, w_south, out, at):
-    """Pixels of a ring and its mirror image: equivalent pixels of all quarters together, with a halo on both sides."""
+    """Reorder a ring and its mirror image: equivalent pixels of all quarters are adjacent; a halo is on both sides."""
     quarter = n // 4
     for q in range(-halo, quarter + halo):
         k = at + (q + halo) * QUARTERS
@@ -127,7 +127,7 @@ def stencil_weights(
 ):  # fmt: skip
     """Stencils of output rings o .. o + rows - 1 over input rings i0 .. i1 - 1, interleaved by ``STENCIL_ROWS``.
 
-    ``low[i]`` is the first offset.  Returns the number of weights; with ``fill`` they are written.
+    ``low[i]`` is the first offset.  Returns the number of weights, and writes them if ``fill`` is True.
     """
     at = 0
     for i in range(i0, i1):

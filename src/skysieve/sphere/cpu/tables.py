@@ -94,7 +94,7 @@ def fill_spin_samples(
 
 @njit(**JIT)
 def fill_cosines(n, h, own, last, rows, width, cosines, out, start):
-    """``cos(2 pi m (j + h / 2) / n)``, looked up in ``cosines``, which holds the values at ``pi k / n`` (or sines).
+    """Write ``cos(2 pi m (j + h / 2) / n)``, looked up in ``cosines``, which holds cosines (or sines) of ``pi k / n``.
 
     For a ring's own azimuths the value at m = n / 2 is halved, and values above it are 0.
     """
@@ -111,7 +111,7 @@ def fill_cosines(n, h, own, last, rows, width, cosines, out, start):
 
 @dataclass(frozen=True)
 class KernelTables:
-    """One kernel's pairs with their samples, as `cpu.simd.band_sum` takes them."""
+    """The pairs of one kernel with their samples, in the form that `cpu.simd.band_sum` needs."""
 
     pairs: Pairs
     cosines: NDArray[Any]
@@ -137,7 +137,7 @@ class KernelTables:
 
 
 def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
-    """Elements of a row for modes 0 .. ``modes``: a multiple of what one call of `band_sum` computes."""
+    """Elements of a row for modes 0 .. ``modes``: a multiple of the number of modes of one call of `band_sum`."""
     unit = BAND_VECTORS * BYTES // np.dtype(dtype).itemsize
     return np.asarray(-(-(modes + 1) // unit) * unit, np.int64)
 
@@ -145,7 +145,7 @@ def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
 def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any, spin: int = 0) -> list[KernelTables]:
     """Sample the kernel for all pairs; angles and samples are computed in float64.
 
-    One table of cosines, with spin 2 another one of sines for the odd part of the kernel.
+    The result has one table of cosines and, for spin 2, a second table of sines for the odd part of the kernel.
     """
     counts = (pairs.last - pairs.first)[pairs.outputs]
     o = np.repeat(pairs.outputs, counts)

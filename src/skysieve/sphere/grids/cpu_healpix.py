@@ -1,4 +1,4 @@
-"""NESTED numbers of HEALPix pixels into RING numbers (Gorski et al. 2005, ApJ 622, 759, section 4.1)."""
+"""Conversion of NESTED numbers of HEALPix pixels to RING numbers (Gorski et al. 2005, ApJ 622, 759, section 4.1)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _even_bits(v):
 
 @njit(nogil=True, error_model="numpy")
 def ring_numbers(nside, pix, out):
-    """RING numbers of NESTED ``pix`` into ``out``."""
+    """Write the RING numbers of the NESTED pixels ``pix`` to ``out``."""
     for i in range(len(pix)):
         face = pix[i] // (nside * nside)
         inside = pix[i] % (nside * nside)

@@ -1,4 +1,4 @@
-"""Grids of isolatitude rings: HEALPix, equidistant cylindrical, Gauss-Legendre, any others.
+"""Grids of isolatitude rings: HEALPix, equidistant cylindrical, Gauss-Legendre, and arbitrary rings.
 
 A map is one array of pixels, ring after ring from north to south.  Engines work with the `RingTable` of a grid.
 """
@@ -32,16 +32,16 @@ Quadrature = Literal["band", "ring", "none", "pixel"]
 
 @dataclass(frozen=True)
 class QuadratureRule:
-    """How the pixels are weighted in the sum.
+    """A rule for the weights of the pixels in the sum.
 
     Attributes
     ----------
     help : str
         The weights in words.
     ring_weights : callable, optional
-        Gives the factors of the rings of a HEALPix map of some nside; by default all factors are 1.
+        Returns the factors of the rings of a HEALPix map for a given nside; by default all factors are 1.
     pixel_factors : bool
-        Whether each pixel is multiplied by a factor of its own, `Grid.pixel_factors`.
+        Whether each pixel is multiplied by its own factor, `Grid.pixel_factors`.
     polar : bool
         Whether the mean of a map is treated separately, and the map corrected by `Grid.polar_correction`.
     """
@@ -137,8 +137,8 @@ class Grid(ABC):
         ----------
         quadrature : {"ring", "none", "pixel", "band"}
             "ring": one weight for each ring, which makes integrals of smooth functions exact; "none": the solid angle
-            of a pixel; "pixel" (HEALPix): the same, used with `pixel_factors`; "band" (HEALPix): the same except for
-            the rings where caps and belt meet, used with `polar_correction`.
+            of a pixel; "pixel" (HEALPix): the solid angle, used with `pixel_factors`; "band" (HEALPix): the solid
+            angle except for the rings where caps and belt meet, used with `polar_correction`.
         """
 
     def pixel_factors(self) -> NDArray[np.float64]:
@@ -147,7 +147,7 @@ class Grid(ABC):
         Raises
         ------
         ValueError
-            The grid has none.
+            The grid has no pixel weights.
         """
         raise ValueError(f"quadrature='pixel': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
@@ -157,7 +157,7 @@ class Grid(ABC):
         Raises
         ------
         ValueError
-            The grid has none.
+            The grid has no such correction.
         """
         raise ValueError(f"quadrature='band': expected a HEALPix grid, not {self!r}, for which 'ring' is exact")
 
@@ -172,9 +172,9 @@ class Healpix(Grid):
     Parameters
     ----------
     nside : int
-        Any whole number of at least 1 in RING order, powers of two in NESTED.
+        An integer of at least 1; in NESTED order a power of two.
     nest : bool
-        Pixels in NESTED order.
+        Whether pixels are in NESTED order.
 
     Examples
     --------
@@ -204,12 +204,12 @@ class Healpix(Grid):
 
 
 class ECP(Grid):
-    """Equidistant cylindrical (plate carree, CAR) grid: rings at equal steps of latitude, all of one length.
+    """Equidistant cylindrical (plate carree, CAR) grid: rings at equal steps of latitude, all of the same length.
 
     Parameters
     ----------
     nlat, nlon : int
-        Rings, and pixels of a ring.
+        Number of rings, and number of pixels of a ring.
     poles : bool
         Whether there are rings at both poles; the step is then ``pi / (nlat - 1)``.  Otherwise it is ``pi / nlat``, and
         the first and last rings are half a step away from the poles.
@@ -249,7 +249,7 @@ class GaussLegendre(Grid):
     Parameters
     ----------
     nlat, nlon : int
-        Rings, and pixels of a ring.
+        Number of rings, and number of pixels of a ring.
 
     Examples
     --------
@@ -274,16 +274,16 @@ class GaussLegendre(Grid):
 
 
 class Rings(Grid):
-    """Any rings of equidistant pixels, from north to south.
+    """Arbitrary rings of equidistant pixels, from north to south.
 
     Parameters
     ----------
     theta : array_like, shape (R,)
         Colatitudes (rad), rising, within [0, pi].
     nphi : int or array_like of int, shape (R,)
-        Pixels of each ring.
+        Number of pixels of each ring.
     phi0 : float or array_like
-        Azimuth of each first pixel (rad).
+        Azimuth of the first pixel of each ring (rad).
     weight : array_like, optional
         Solid angle of one pixel of each ring (sr).  By default a ring reaches half-way to its neighbours.
 

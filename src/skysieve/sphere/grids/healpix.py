@@ -22,11 +22,11 @@ __all__ = [
 MAX_NSIDE = 2**29
 """Largest nside whose pixel numbers fit in 64 bits."""
 UNSEEN = -1.6375e30
-"""Value of a pixel without data, as in every HEALPix code."""
+"""Value of a pixel without data, the same in all HEALPix programs."""
 ORDERINGS = {"RING": False, "NESTED": True, "NEST": True}
 """Orders of pixels, as in the card ORDERING, and whether the order is NESTED."""
 CHUNK = 1 << 15
-"""Pixels that are renumbered at a time: their numbers fit in the cache."""
+"""Number of pixels that are renumbered at a time; their numbers fit in the cache."""
 
 
 def bad_pixels(maps: Any, dtype: Any) -> Any:
@@ -175,7 +175,7 @@ def nest2ring(nside: int, pix: Any) -> NDArray[np.int64]:
 
 
 def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
-    """Maps of shape (..., npix) from NESTED to ``to="ring"`` or from RING to ``to="nest"``; a copy.
+    """Copy maps of shape (..., npix) from NESTED order to ``to="ring"``, or from RING order to ``to="nest"``.
 
     Examples
     --------

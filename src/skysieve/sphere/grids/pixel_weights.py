@@ -1,4 +1,4 @@
-"""Quadrature weights of HEALPix, one a pixel: integrals of all harmonics up to degree 3 nside become exact.
+"""Quadrature weights of HEALPix, one for each pixel: integrals of all harmonics up to degree 3 nside become exact.
 
 The weights have the grid's symmetries (quarter turns, mirrors), so that a short list of distinct weights describes all
 of them.  HEALPix's files of "full weights" hold this list.  If there is no file, conjugate gradients find the weights
@@ -37,7 +37,7 @@ def distinct(nside: int) -> int:
 
 
 def places(nside: int) -> list[NDArray[np.int64]]:
-    """Indices into the list of distinct weights, of one quarter of each ring from the north pole to the equator."""
+    """Indices into the list of distinct weights, for one quarter of each ring from the north pole to the equator."""
     found, first = [], 0
     for ring in range(1, 2 * nside + 1):
         n = min(nside, ring)
@@ -62,12 +62,12 @@ def weights_file(nside: int, datapath: Any = None) -> Path:
 
 
 def find_table(name: str, datapath: Any = None) -> Path:
-    """Find a table of HEALPix: in ``datapath``, else in ``$HEALPIX/data`` or beside an installed healpy.
+    """Find a table of HEALPix: in ``datapath`` if given, otherwise in ``$HEALPIX/data`` or in an installed healpy.
 
     Raises
     ------
     ValueError
-        None of these folders, and none of their subfolders ``full_weights``, has the file.
+        The file is in none of these folders or their subfolders ``full_weights``.
     """
     folders = [] if datapath is None else [Path(datapath)]
     if datapath is None and "HEALPIX" in os.environ:

@@ -26,7 +26,7 @@ BINS = 8192
 def pixel_window(nside: int, lmax: int | None = None) -> NDArray[np.float64]:
     """The window ``w_l`` of temperature: the factor by which averaging over pixels damps degree l (rms over pixels).
 
-    ``w_l^2`` is ``4 pi / (2 l + 1) sum_m |mean of Y_lm in the pixel|^2``; by the addition theorem that is the mean of
+    ``w_l^2`` is ``4 pi / (2 l + 1) sum_m |mean of Y_lm in the pixel|^2``; by the addition theorem this is the mean of
     P_l over pairs of points of a pixel.  Pixels are sampled on a base face of the cap (two thirds of the sky) and one
     of the belt.  The points are the centres of a finer HEALPix grid, whose own window is the same function at a lower
     degree.  The error is below 1e-5 up to degree 2 nside and below 1e-4 up to 4 nside.

@@ -1,18 +1,18 @@
-"""Quadrature "band": a correction of HEALPix's sum over pixels, for maps whose harmonics end at degree 3 nside - 1.
+"""Quadrature "band": corrected sums over HEALPix pixels, for maps with harmonics up to degree 3 nside - 1.
 
-With the pixels' solid angles the sum over pixels of a kernel times such a map is accurate, except at two places:
+For such maps, the sum over pixels of kernel times map, weighted by solid angles, is accurate except at two places:
 
 - at the two rings where caps and belt meet.  The step from ring to ring changes its slope there, and weights of some
   rings correct it (`seam_weights`);
-- around the poles, where the rings have few pixels.  No weight of one pixel helps there: a linear combination of
-  pixels is added to each of the innermost ones (`PolarCorrection`).
+- around the poles, where the rings have few pixels.  Weights of single pixels do not suffice there: a linear
+  combination of pixels is added to each of the innermost pixels (`PolarCorrection`).
 
-The combination is found by least squares.  For a random map of a flat spectrum up to degree 3 nside - 1 it makes the
-expected square of the error of the smoothed map as small as it can be.  Only the map's band enters, so that one
-correction serves all kernels, and Q and U too: in axes that do not turn with the azimuth, Q + i U is smooth at a pole.
+The combination is found by least squares: it minimises the expected square of the error of the smoothed map, for a
+random map with a flat spectrum up to degree 3 nside - 1.  It depends only on the band limit of the map.  One correction
+therefore serves all kernels, and Q and U too: in axes that do not rotate with the azimuth, Q + i U is smooth at a pole.
 
-The mean of a map is subtracted before the sum, and added after it, multiplied by the kernel's integral.  `add_mean` is
-this last step on the CPU; `cuda.band_steps` has all steps on a GPU.
+The mean of a map is subtracted before the sum, multiplied by the kernel's integral, and added after the sum.
+`add_mean` is this last step on the CPU; `cuda.band_steps` has all steps on a GPU.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ logger = logging.getLogger("skysieve")
 LEAST_NSIDE = 8
 """Below this nside the rings around the poles reach the belt."""
 CHANGED, READ = 16, 24
-"""Rings around a pole that are corrected, and rings whose pixels the correction reads."""
+"""Number of rings around a pole that are corrected, and number of rings whose pixels the correction reads."""
 WIDTH = 3.0
 """FWHM (pixels) of the Gaussian for which the correction is optimised."""
 _ROOM, _NOISE = 3e-4, 1e-3
 """Relative variances that keep the least squares stable: of the smoothed map, and of white noise in the pixels."""
 _SEAM, _SEAM_NSIDE = 16, 256
-"""Rings on each side of a seam that get weights, and the nside for which these are computed (w - 1 ~ 1 / nside)."""
+"""Number of rings with weights on each side of a seam, and nside for which these are computed (w - 1 ~ 1 / nside)."""
 _NODES = 800
 """Angles at which the two functions of the angle are tabulated."""
 _CHECK = 16
@@ -164,7 +164,7 @@ class PolarCorrection:
         return read, changed
 
     def before(self) -> NDArray[np.int64]:
-        """Of each pixel that is read, the pixel that 0 to 3 quarter turns move there, shape (4, read)."""
+        """For each pixel that is read, the pixel that 0 to 3 quarter turns move to its position, shape (4, read)."""
         return self._read[[0, 3, 2, 1]]
 
     def add(self, maps: NDArray[Any], spin: int = 0, transposed: bool = False) -> None:
@@ -187,7 +187,7 @@ class PolarCorrection:
 
 
 def _product(x: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``x @ matrix`` in pieces so small that BLAS does not start threads, which would cost more than they save."""
+    """``x @ matrix`` in pieces small enough that BLAS does not start threads, which would cost more than they save."""
     rows = x.reshape(-1, x.shape[-1])
     out = np.empty((len(rows), matrix.shape[1]))
     step = max(1, _ONE_THREAD // (4 * len(matrix)))
@@ -206,13 +206,13 @@ def _rings_of(pixels: int, nside: int) -> int:
 
 
 def _ring_and_place(rings: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each pixel of the innermost rings: the ring, from 0 on, and the pixel's number on the ring."""
+    """Ring (from 0) of each pixel of the innermost rings, and number of the pixel on its ring."""
     ring = np.repeat(np.arange(rings), 4 * np.arange(1, rings + 1))
     return ring, np.arange(len(ring)) - 2 * ring * (ring + 1)
 
 
 def _turned(rings: int, quarters: int) -> NDArray[np.int64]:
-    """The pixels to which quarter turns move those of the innermost rings."""
+    """The pixels to which quarter turns move the pixels of the innermost rings."""
     ring, within = _ring_and_place(rings)
     return np.asarray(2 * ring * (ring + 1) + (within + quarters * (ring + 1)) % (4 * ring + 4), np.int64)
 
@@ -254,7 +254,7 @@ def _read(path: Path, nside: int) -> NDArray[np.float64] | None:
 
 
 def _write(path: Path, matrix: NDArray[np.float64]) -> None:
-    """Store a matrix behind its checksum; a folder that cannot be written is no error."""
+    """Store a checksum and a matrix; if the folder cannot be written, nothing is stored."""
     data = matrix.astype("<f8").tobytes()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -322,7 +322,7 @@ def add_mean(
 ) -> None:
     """Add the smoothed mean to the results (K, [2,] npix) of one map, which were made without its mean.
 
-    With ``transposed`` the results are those of the transposed operator, whose last step is the polar correction.
+    With ``transposed``, the results are from the transposed operator, whose last step is the polar correction.
     """
     if transposed and polar is not None:
         polar.add(out, spin, transposed=True)

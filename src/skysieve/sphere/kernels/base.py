@@ -40,7 +40,7 @@ class Kernel(ABC):
     Attributes
     ----------
     hard : bool
-        Whether the kernel has an edge: then its window never ends.
+        Whether the kernel has a sharp edge, so that its window is not band-limited.
     positive : bool
         Whether the profile is nowhere negative.
     edges : numpy.ndarray, optional
@@ -70,11 +70,11 @@ class Kernel(ABC):
         return both, both
 
     def components(self) -> tuple[Kernel, ...]:
-        """The kernels that smooth E and B; the kernel itself where it smooths both."""
+        """The kernels that smooth E and B, or only the kernel itself if it smooths both."""
         return (self,)
 
     def gain(self) -> float:
-        """Largest modulus of the window, or an upper bound of it: no harmonic grows by more."""
+        """Largest modulus of the window or an upper bound of it: the largest factor by which a harmonic grows."""
         theta, w = theta_nodes(self.support(), 64.0, self.edges)
         return 2 * math.pi * float((np.abs(self.profile(theta)) * w).sum())
 
@@ -123,7 +123,7 @@ class Harmonic(Kernel):
         return np.concatenate([k, np.zeros(lmax + 1 - len(k))])
 
     def profile(self, theta: Any) -> NDArray[np.float64]:
-        """See `Kernel.profile`: the sum over all degrees.  A cut at a map's lmax would make the profile ring."""
+        """See `Kernel.profile`: the sum over all degrees, because a cut at the lmax of a map would cause ringing."""
         return legendre_series(self._coefficients(), np.asarray(theta, np.float64))
 
     def gain(self) -> float:
@@ -167,7 +167,7 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
     ----------
     value : float, str or Quantity
     name : str
-        The argument, for the error.
+        Name of the argument in error messages.
     limit : float
         Largest angle (rad).
     zero : bool
@@ -181,7 +181,7 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
     Raises
     ------
     ValueError
-        The value is not such an angle.
+        The value is not an angle of at most ``limit``, or not positive.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
 
         try:
             angle = Quantity(value).to_value("rad")
-        except (TypeError, ValueError):  # no number, no unit, or not the unit of an angle
+        except (TypeError, ValueError):  # not a number, without a unit, or the unit of another quantity
             raise ValueError(
                 f"{name}={value!r}: expected an angle with its unit, such as 4.7arcmin, 1deg, 30arcsec or 0.01rad"
             ) from None

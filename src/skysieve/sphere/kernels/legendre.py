@@ -137,7 +137,7 @@ def _next_jacobi(
 
 
 def theta_nodes(radius: float, waves: float, edges: NDArray[np.float64] | None = None) -> tuple[NDArray, NDArray]:
-    """Nodes and weights of ``int f(theta) sin(theta) dtheta`` from 0 to ``radius``, for ``f`` with ``waves`` waves.
+    """Nodes and weights of ``int f(theta) sin(theta) dtheta`` from 0 to ``radius``, for ``f`` with ``waves`` periods.
 
     ``edges`` are angles where ``f`` is not smooth.
     """
@@ -174,7 +174,7 @@ def window_of(
     out = np.zeros(lmax + 1)
     before, now = np.zeros_like(z), np.ones_like(z)
     if spin:
-        f *= np.cos(theta / 2) ** 8  # cos^4 of the kernel, and of the Wigner function that it is projected on
+        f *= np.cos(theta / 2) ** 8  # cos^4 of the kernel times cos^4 of the Wigner function
         for n in range(lmax - 1):
             out[n + 2] = f @ now
             before, now = now, _next_jacobi(n, z, before, now)

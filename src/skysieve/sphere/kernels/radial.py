@@ -1,4 +1,4 @@
-"""A kernel's profile as the engines use it: cut at its support, as a function of the squared chord.
+"""A kernel's profile in the form that engines use: truncated at its support, as a function of the squared chord.
 
 The squared chord ``x = 4 sin^2(alpha / 2)`` needs no inverse cosine and loses no digits at small angles, and smooth
 kernels are smooth functions of it.  The table holds quintics on equal cells of the chord, sqrt(x), so that a cusp at 0
@@ -40,7 +40,7 @@ _SLACK = 1e-13
 
 @dataclass(frozen=True)
 class Radial:
-    """A kernel, cut at its support; see the module's docstring.
+    """A kernel, truncated at its support; see the module's docstring.
 
     Attributes
     ----------

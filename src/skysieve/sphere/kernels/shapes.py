@@ -243,10 +243,10 @@ def sqrt_cl(cl: Any) -> Window:
 
 
 def matched_filter(beam: Any, cl: Any, noise: Any) -> Window:
-    """The filter that finds point sources best, ``K_l = b_l / (b_l^2 C_l + N_l)``.
+    """The optimal filter for point sources, ``K_l = b_l / (b_l^2 C_l + N_l)``.
 
-    It is scaled so that a source's peak in a map smoothed by ``beam`` keeps its value (Tegmark & de Oliveira-Costa
-    1998, ApJ 500, L83, eq. 3 on the sphere).
+    The filter is scaled so that the peak of a source in a map smoothed by ``beam`` keeps its value (Tegmark & de
+    Oliveira-Costa 1998, ApJ 500, L83, eq. 3 on the sphere).
 
     Parameters
     ----------
@@ -286,11 +286,11 @@ class Function(Kernel):
     function : callable
         ``function(theta)``: K per sr at an array of angles (rad).
     radius : float, str or Quantity, optional
-        Where it ends; pi by default.  A value well above zero there is an edge.
+        Angle at which the kernel ends; pi by default.  If the value there is well above zero, the kernel has an edge.
     normalize : bool
-        Scale it to unit integral.
+        Scale the kernel to unit integral.
     edges : array_like, optional
-        Angles where it is not smooth.
+        Angles where the function is not smooth.
 
     Examples
     --------
@@ -322,7 +322,7 @@ class Function(Kernel):
             raise ValueError("function: is zero at every angle")
         self.positive = bool((f >= 0).all())
         self.hard = bool(self.radius < math.pi and abs(f[-1]) > 1e-9 * np.abs(f).max())
-        # panels of the integrals follow the function's own scale: it may be narrow, and end at pi
+        # panels of the integrals follow the scale of the function, which may be narrow although it ends at pi
         size = np.cumsum(np.abs(f[1:]) * np.diff(theta) * np.sin(theta[1:]))
         inner = np.interp(np.linspace(0, 1, 9)[1:-1] * size[-1], size, theta[1:])
         scales = np.geomspace(max(inner[0] / 8, 1e-7), self.radius, 24)
@@ -372,7 +372,8 @@ def from_function(
     function : callable
         ``function(theta)``: K per sr at an array of angles (rad).
     radius : float, str or Quantity
-        Angle at which the kernel ends (rad, or with its unit).  A value well above zero there is an edge.
+        Angle at which the kernel ends (rad, or with its unit).  If the value there is well above zero, the kernel
+        has an edge.
     normalize : bool
         Whether to scale the kernel to unit integral.
     edges : array_like, optional
@@ -381,15 +382,16 @@ def from_function(
     Returns
     -------
     Kernel
-        Plans with it can be pickled if the function can: it must be defined in a module, not by ``lambda``.
+        Plans with this kernel can be pickled only if the function can: it must be defined in a module, not by
+        ``lambda``.
 
     Raises
     ------
     TypeError
         `function` is not callable.
     ValueError
-        The function does not give one finite value for each angle, or is zero at every angle; `radius` is not an
-        angle; or `normalize` is set and the integral is zero.
+        The function does not return one finite value for each angle, or is zero at all angles; `radius` is not an
+        angle; or `normalize` is True and the integral is zero.
 
     Examples
     --------
@@ -408,9 +410,9 @@ class Profile(Function):
     Parameters
     ----------
     theta, values : array_like, shape (n,)
-        Rising angles (rad) and K per sr.  If the first angle is above 0, its value holds down to 0.
+        Rising angles (rad) and K per sr.  If the first angle is above 0, its value also applies to smaller angles.
     normalize : bool
-        Scale it to unit integral.
+        Scale the kernel to unit integral.
 
     Examples
     --------
@@ -453,7 +455,7 @@ class Profile(Function):
 
 
 class TopHat(Kernel):
-    """The mean over a disc: ``1 / (2 pi (1 - cos r))`` out to radius ``r``, nothing beyond.
+    """The mean over a disc: ``1 / (2 pi (1 - cos r))`` up to radius ``r``, and 0 beyond.
 
     Parameters
     ----------
@@ -525,14 +527,14 @@ class Needlet(Harmonic):
     Parameters
     ----------
     j : int
-        Scale: the window is not zero from ``B^(j - 1)`` to ``B^(j + 1)``.
+        Scale: the window is nonzero between ``B^(j - 1)`` and ``B^(j + 1)``.
     B : float
-        Width, above 1.
+        Width of the window, above 1.
 
     Raises
     ------
     ValueError
-        The window reaches degrees above 131,072, beyond those of any map (nside 32,768).
+        The window reaches degrees above 131,072, higher than those of any map (nside 32,768).
 
     Examples
     --------
@@ -558,7 +560,7 @@ class Needlet(Harmonic):
 
 
 HIGHEST_DEGREE = 2**17
-"""The highest degree of a needlet: memory and time of its window grow with it."""
+"""The highest degree of a needlet; memory and time for its window grow with the degree."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Names in FITS files of maps: which columns hold I, Q and U, which hold no map, and which cards are kept."""
+"""Column and card names in FITS files of maps: columns of I, Q and U, columns without maps, and cards to keep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAD_DATA = "BAD_DATA"
 HEADER_CARDS = (
     "COORDSYS", "POLCCONV", BAD_DATA, "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE",
 )  # fmt: skip
-"""Cards that `SkyMaps.header` holds.  `write_maps` also copies all other cards of the file but `STRUCTURE`."""
+"""Cards that `SkyMaps.header` holds.  `write_maps` also copies all other cards of the file except `STRUCTURE`."""
 STRUCTURE = re.compile(
     r"XTENSION|SIMPLE|EXTEND|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|CHECKSUM|DATASUM|"
     r"T(TYPE|FORM|UNIT|NULL|SCAL|ZERO|DISP|DIM|BCOL|MIN|MAX|DMIN|DMAX|LMIN|LMAX|COMM|UCD)\d+"
@@ -62,7 +62,7 @@ def find_column(wanted: int | str, names: Sequence[str], path: str) -> int:
     names : sequence of str
         Names of all columns.
     path : str
-        The file, for the error.
+        Name of the file in error messages.
 
     Raises
     ------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["HealpySmoothing", "at_other_pixels", "resampled"]
 
 LEAST_SHARE = 1e-3
-"""Share of good pixels, relative to the largest one, below which nothing is divided by it."""
+"""Smallest fraction of good pixels, relative to the largest fraction, by which results are divided."""
 
 
 class HealpySmoothing:
@@ -95,7 +95,7 @@ def resampled(
 
     band = kernel.bandlimit(eps / 4)
     if not math.isfinite(band):
-        raise ValueError(f"nside_out={nside_out}: {kernel!r} has a window that does not end, expected one that does")
+        raise ValueError(f"nside_out={nside_out}: {kernel!r} is not band-limited, expected a kernel that is")
     lmax = max(2, min(int(band), 3 * nside - 1))
     threads = threads or usable_cores()
     grid, rule = Healpix(nside), QUADRATURES[quadrature]
@@ -128,7 +128,7 @@ def resampled(
 def at_other_pixels(
     good: NDArray[np.bool_], values: NDArray[Any], nside: int, nside_out: int, nest: bool
 ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-    """Which pixels of another nside are good, and the values of the bad ones: those at their centres."""
+    """Good pixels at another nside, and the values of the bad pixels, taken from the map at their centres."""
     at = nearest(nside, *pix2ang(nside_out, np.arange(12 * nside_out**2)))
     both = (reorder(good, to="ring"), reorder(values, to="ring")) if nest else (good, values)
     good, values = both[0][..., at], both[1][..., at]

@@ -1,7 +1,7 @@
 """HEALPix maps in FITS files, as healpy and the HEALPix programs write them: binary tables with NSIDE and ORDERING.
 
-Files of part of the sky (INDXSCHM = EXPLICIT) have a column of pixel numbers.  They are read as maps of the whole sky
-with UNSEEN elsewhere, and written as files of the same pixels.
+Files of part of the sky (INDXSCHM = EXPLICIT) have a column of pixel numbers.  They are read as maps of the whole sky,
+in which the other pixels are UNSEEN, and written as files of the same pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["SkyMaps", "fits_bytes", "read_maps", "write_maps"]
 
 ROW = 1024
-"""Pixels of a row of the tables that healpy writes."""
+"""Number of pixels in a row of the tables that healpy writes."""
 PLAIN = (".fits", ".fit", ".fts")
 """Ends of names of files that astropy does not compress."""
 
@@ -91,7 +91,7 @@ class SkyMaps:
 
     @property
     def bad_pixels(self) -> NDArray[np.bool_] | None:
-        """Pixels that hold the file's BAD_DATA; None if it is UNSEEN, which `smoothing` knows.
+        """Pixels with the value BAD_DATA of the file; None if this is UNSEEN, which `smoothing` recognises itself.
 
         Raises
         ------
@@ -224,7 +224,7 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
             f"{name}: column {column} has dtype {found.dtype}, expected numbers; fields (--fields) chooses columns"
         )
     null = table.columns[column].null
-    if isinstance(null, int):  # the stored number of pixels without data, before TSCAL and TZERO
+    if isinstance(null, int):  # the stored value of pixels without data, before TSCAL and TZERO are applied
         found = np.where(_stored(table, column) == null, UNSEEN, found)
     if pixels is not None:
         if found.size != pixels.size:
@@ -248,13 +248,13 @@ def _read_column(table: Any, column: str, name: str, pixels: NDArray[np.int64] |
 
 
 def _stored(table: Any, column: str) -> NDArray[Any]:
-    """The whole numbers of a column as the file holds them."""
+    """The integers of a column as stored in the file."""
     at = table.columns.names.index(column)
     return np.asarray(np.asarray(table.data.view(np.ndarray))[table.data.dtype.names[at]])
 
 
 def write_maps(path: str | os.PathLike[str], sky: SkyMaps, overwrite: bool = False) -> None:
-    """Write maps to a FITS file, which appears when it is complete; a name in ``.gz`` gives a compressed file.
+    """Write maps to a FITS file, which appears when it is complete; the name ``*.gz`` gives a compressed file.
 
     The primary header, the other HDUs and the cards of the file that the maps were read from are copied.
 
@@ -332,7 +332,7 @@ def _hdus(sky: SkyMaps) -> Iterator[Any]:
 
 
 def _row(sky: SkyMaps, n_rows: int | None = None) -> int:
-    """Number of pixels in a row of the table; ``n_rows`` is its number of rows where that is fixed."""
+    """Number of pixels in a row of the table; ``n_rows`` is the number of rows if that is fixed."""
     npix = sky.maps.shape[-1] if sky.pixels is None else len(sky.pixels)
     if n_rows is not None:
         return npix // n_rows
@@ -394,7 +394,7 @@ def _kept_cards(old: Any) -> list[Any]:
 
 
 def _replaced_table(old: Any, sky: SkyMaps) -> Any:
-    """A table with new columns, the unchanged columns of the old table, in whose rows all stand, and its cards."""
+    """A table with new columns, and with the unchanged columns, the cards and the number of rows of the old table."""
     from astropy.io import fits
 
     columns = _columns(sky, _row(sky, len(old.data) if sky.unchanged else None))

@@ -1,7 +1,7 @@
 """Write maps of the whole sky to FITS files: the bytes that astropy writes, in pieces, by several threads.
 
-Making a `BinTableHDU` loads astropy's tables and units, and it converts the data in one thread: together that takes
-longer than to smooth a map.
+Making a `BinTableHDU` imports astropy's tables and units, and converts the data in one thread.  Together this takes
+longer than smoothing a map.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["copy_pixels", "table_header", "write_file"]
 
 BLOCK = 2880
-"""Bytes of which the parts of a FITS file are multiples."""
+"""Block size of a FITS file in bytes."""
 PIECE = 2**23
 """Bytes that are converted at a time."""
 MOST_THREADS = 8
-"""Threads that convert pieces: more wait for the memory."""
+"""Number of threads that convert pieces; more threads are limited by the memory bandwidth."""
 
 
 def table_header(
@@ -110,7 +110,7 @@ def write_file(
 
 
 def _copy(hdu: Any, file: Any) -> None:
-    """Copy an HDU; that of a file with the bytes of its data."""
+    """Copy an HDU; if it comes from a file, copy the bytes of its data."""
     file.write(hdu.header.tostring().encode("ascii"))
     found = hdu.fileinfo()
     if found is not None:
@@ -125,7 +125,7 @@ def _copy(hdu: Any, file: Any) -> None:
 
 
 def copy_pixels(found: NDArray[Any], into: NDArray[Any]) -> None:
-    """Copy pixels of any byte order, shape (rows, pixels) or (rows,), to a map of the machine's order."""
+    """Copy pixels of any byte order, shape (rows, pixels) or (rows,), to a map in native byte order."""
     target = into.reshape(found.shape)
     each = max(1, PIECE * len(found) // max(1, into.nbytes))
 

@@ -81,7 +81,7 @@ def patch(ring_map: NDArray[Any], theta: float, phi: float, width: float, size: 
 
 
 def ringing(images: dict[str, NDArray[Any]], places: list[tuple[float, float]], width: float) -> Figure:
-    """Draw point sources (columns) that were smoothed in different ways (rows), as powers of ten of the peak.
+    """Draw point sources (columns) that were smoothed in different ways (rows), on a log10 scale relative to the peak.
 
     This is figure 6 of Elsner & Wandelt 2011 (A&A 532, A35), with a row for each image.
     """

@@ -1,4 +1,4 @@
-"""`smoothing`: the arguments and meaning of ``healpy.smoothing``, and more."""
+"""`smoothing`, a replacement of ``healpy.smoothing`` with further arguments."""
 
 from __future__ import annotations
 
@@ -42,27 +42,30 @@ SmoothingQuadrature = Literal["band", "ring", "none", "pixel", "healpy"]
 QUADRATURES: dict[str, str] = {name: rule.help for name, rule in RULES.items()} | {
     "healpy": "harmonic transforms with healpy's iterations"
 }
-"""The quadratures of `smoothing`, and what each does."""
+"""The quadratures of `smoothing`, with a description of each."""
 Masked = Literal["zero", "normalize"]
 MASKED: dict[str, str] = {
-    "zero": "as 0",
+    "zero": "they count as 0",
     "normalize": "left out; the sum is divided by the kernel's sum over good pixels",
 }
 """Treatments of bad pixels."""
 Flux = Literal["none", "conserve"]
-FLUX: dict[str, str] = {"none": "the kernel's sum", "conserve": "the sum over all pixels stays the same"}
+FLUX: dict[str, str] = {
+    "none": "nothing; the result is the plain sum",
+    "conserve": "the sum over all pixels stays the same",
+}
 """Rules for the sum over all pixels."""
 SMALL_PIXELS = 12 * 16**2 + 1
-"""Below this number of pixels of all maps, "auto" smooths maps in host memory on the CPU: 0.65 ms at nside 16 on two
-cores, where an H200 takes 0.8 ms up to nside 64, nearly all for launches and copies."""
+"""If all maps together have fewer pixels, "auto" smooths maps in host memory on the CPU.  At nside 16 two cores take
+0.65 ms; an H200 takes 0.8 ms up to nside 64, nearly all for launches and copies."""
 DEVICE_COPIES = 12
-"""Multiple of the maps' bytes that must be free on a GPU for maps in host memory to be smoothed there."""
+"""Free memory of a GPU that is needed to smooth maps in host memory, as a multiple of the size of the maps."""
 MOST_IN_CENTRE = 0.3
-"""Part of a kernel in its central pixel above which a smoothed constant may be wrong by more than 0.01."""
+"""Fraction of a kernel in its central pixel above which a smoothed constant may be wrong by more than 0.01."""
 MOST_KNOWN = 64
-"""Kernels whose part in the central pixel is remembered."""
+"""Number of kernels in the cache of `_in_centre`."""
 LEAST_MEAN = 1e-3
-"""Integral of a kernel over the integral of its modulus, below which neither flux nor mean can be restored."""
+"""Ratio of the integral of a kernel to that of its modulus below which neither flux nor mean can be restored."""
 
 
 def smoothing(
@@ -96,42 +99,42 @@ def smoothing(
 ) -> NDArray[Any]:
     """Smooth HEALPix maps with a radial kernel.
 
-    The arguments up to ``nest`` are those of ``healpy.smoothing``.  Without ``iter``, ``lmax``, ``mmax`` and weights,
-    the kernel is applied as a sum over pixels.  This is faster than harmonic transforms and does not ring; it differs
-    from healpy by the errors of both quadratures and by the cut at healpy's lmax.  With any of these arguments, or with
-    ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) give healpy's numbers.
+    The arguments up to ``nest`` are the same as in ``healpy.smoothing``.  By default the kernel is applied as a sum
+    over pixels.  This is faster than harmonic transforms and causes no ringing; the result differs from healpy's by the
+    errors of both quadratures and by the truncation at healpy's lmax.  With ``iter``, ``lmax``, ``mmax``, weights, or
+    ``quadrature="healpy"``, harmonic transforms (by ducc0, an extra) reproduce healpy's result.
 
     Parameters
     ----------
     map_in : array_like, shape (npix,), (n, npix) or (..., n, npix), str or path
         Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
         files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
-        or the masked pixels of a masked array.  A path names a FITS file, whose maps are smoothed (all columns but
-        numbers of observations, variances, weights and flags) and returned in the order of ``nest``.  A Quantity gives
-        a Quantity of the same unit.
+        or the masked pixels of a masked array.  A path is the name of a FITS file, whose maps are smoothed (all columns
+        except numbers of observations, variances, weights and flags) and returned in the order given by ``nest``.  A
+        Quantity gives a Quantity of the same unit.
     fwhm, sigma : float, str or Quantity
         Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
         the maps as they are.
     beam_window : array_like, shape (lmax + 1,), str or path
-        Window b_l, used instead of a Gaussian for all of T, E and B.  A path names a file with the window, or with
+        Window b_l, used instead of a Gaussian for T, E and B.  A path is the name of a file with one window, or with
         windows of T, E and B; see `Window.from_file`.
     pol : bool
-        Three maps are I, Q and U.  If False, each map is smoothed as a scalar map.
+        Whether three maps are I, Q and U.  If False, each map is smoothed as a scalar map.
     iter : int, optional
-        Iterations that improve the harmonics; healpy's default is 3.  With pixel weights there is none.
+        Number of iterations that improve the harmonics, 3 by default in healpy.  With pixel weights there are none.
     lmax, mmax : int, optional
         Highest degree (``3 nside - 1`` by default) and order.
     use_weights : bool
         Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy.
     use_pixel_weights : bool
-        Pixel weights from HEALPix's file, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy; an
-        error without it (healpy continues without weights when it cannot download them).
+        Pixel weights from HEALPix's file, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed
+        healpy.  It is an error if there is no such file (healpy then downloads it, or continues without weights).
     datapath : path, optional
-        Folder of ``weight_ring_n*.fits``, and of ``full_weights/healpix_full_weights_nside_*.fits``.
+        Folder with ``weight_ring_n*.fits`` and ``full_weights/healpix_full_weights_nside_*.fits``.
     verbose : any
         Not used.
     nest : bool
-        Pixels are in NESTED order.
+        Whether pixels are in NESTED order.
     kernel : Kernel, optional
         Any kernel, instead of ``fwhm``, ``sigma`` and ``beam_window``.
     method : {"auto", "direct", "ring", "harmonic"}
@@ -145,11 +148,11 @@ def smoothing(
         healpy's iterations.  The default is "band", but "ring" with ``flux="conserve"``, ``positive``, ``nside_out``,
         or with ``masked="normalize"`` if there are bad pixels.
     masked : {"zero", "normalize"}
-        "zero": bad pixels count as 0, as in healpy.  "normalize": they do not count; the sum is divided by the kernel's
-        sum over good pixels.
+        "zero": bad pixels count as 0, as in healpy.  "normalize": bad pixels are left out, and the sum is divided by
+        the kernel's sum over good pixels.
     flux : {"none", "conserve"}
-        "conserve" keeps the sum of I over all pixels, to rounding.  The sum includes flux that is smoothed into bad
-        pixels, which the result does not show.
+        "conserve" preserves the sum of I over all pixels up to rounding.  The sum includes flux that is smoothed into
+        bad pixels, although these pixels keep their values in the result.
     dtype : {"float64", "float32"}, optional
         Type of arithmetic and result; by default float32 for float32 maps, else float64.
     device : {"auto", "cpu", "cuda", "cuda:N", "cuda:all"} or sequence of GPUs
@@ -161,31 +164,31 @@ def smoothing(
         nside of the result, which is evaluated at its pixels from the harmonics of the smoothed map (by ducc0, an
         extra).  A pixel is bad if its centre lies in a bad pixel.
     positive : bool
-        No value of the result is below the smallest normal number of its type, so that its logarithm is finite.  Good
-        pixels must not be negative, the kernel must be nowhere negative, and Q and U are refused.  Without it,
-        "ring" and "harmonic" leave values down to some 1e-9 of the peak below 0 where the result should be close to 0
-        (float32: 1e-6), and the correction of "band" may leave larger ones around the poles.
+        Raise values of the result to at least the smallest normal number of its type, so that logarithms are finite.
+        Good pixels and the kernel must not be negative, and Q and U are refused.  If False, "ring" and "harmonic" may
+        give negative values of about 1e-9 of the peak (1e-6 in float32) where the result should be close to 0, and the
+        correction of "band" may give larger ones around the poles.
     progress : bool or callable
         True draws a bar of the maps; a callable gets ``(done, total)``.
 
     Returns
     -------
     numpy.ndarray, numpy.ma.MaskedArray or cupy.ndarray
-        Of the shape of ``map_in``, except for the pixels of ``nside_out``.  Bad pixels keep their values, masked arrays
-        their mask (with UNSEEN as fill value).  A file gives (npix,) for one map and (n, npix) for several.
+        The smoothed maps, with the shape of ``map_in`` (and the number of pixels of ``nside_out``).  Bad pixels keep
+        their values, and masked arrays keep their mask (with UNSEEN as fill value).  For a file the shape is (npix,)
+        for one map and (n, npix) for several.
 
     Raises
     ------
     ValueError, TypeError
-        An argument is invalid, such as a negative or NaN width, or a kernel so narrow that its sum over pixels would
-        not smooth.
+        An argument is invalid, such as a negative or NaN width, or a kernel too narrow for a sum over pixels.
     DeviceUnavailable
         The requested device cannot be used.
 
     Warns
     -----
     UserWarning
-        The kernel is hardly wider than the pixels: a Gaussian with a FWHM below 1.7 pixels.
+        The kernel is hardly wider than a pixel, such as a Gaussian with a FWHM below 1.7 pixels.
 
     Examples
     --------
@@ -334,7 +337,7 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
         _change_sign(out[2])
     pixels, unchanged = sky.pixels, sky.unchanged
     if out.shape[-1] != sky.maps.shape[-1]:
-        unchanged = ()  # they have the pixels of the other nside
+        unchanged = ()  # these columns have the pixels of the old nside
     if pixels is not None and out.shape[-1] != sky.maps.shape[-1]:
         pixels = np.flatnonzero((np.abs(out - UNSEEN) > 1e25).any(axis=0)).astype(np.int64)
     return replace(sky, maps=out, pixels=pixels, unchanged=unchanged)
@@ -402,7 +405,7 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
     if beam_window is not None:
         try:
             return Window(beam_window)
-        except (ValueError, TypeError) as error:  # it names the argument of `Window`
+        except (ValueError, TypeError) as error:  # the message names an argument of `Window`
             raise type(error)(f"beam_window{str(error).removeprefix('bl')}") from None
     if sigma is None:
         width = read_angle(fwhm, "fwhm", zero=True)
@@ -414,7 +417,7 @@ def _kernel(kernel: Any, fwhm: Any, sigma: Any, beam_window: Any, zero: bool) ->
 
 
 def _to_device(map_in: Any, found: Device) -> Any:
-    """The maps in the memory of the GPU that will smooth them; None if they stay in host memory."""
+    """Copy the maps to the GPU that will smooth them; None if they stay in host memory."""
     if is_device_array(map_in):
         return as_array(map_in)
     if found.kind != "cuda" or isinstance(map_in, np.ma.MaskedArray | list | tuple):
@@ -510,11 +513,11 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
 
 
 _KNOWN: dict[Hashable, float] = {}
-"""Answers of `_in_centre`, which take a small map on a GPU a tenth of its time."""
+"""Cache of `_in_centre`, which takes a tenth of the time of a small map on a GPU."""
 
 
 def _in_centre(kernel: Kernel, grid: Healpix, polarised: bool) -> float:
-    """The weight of the central pixel in units of the kernel's gain; those of the last kernels are remembered."""
+    """The weight of the central pixel in units of the kernel's gain; results for recent kernels are cached."""
     key = key_of(kernel, grid, {"polarised": polarised})
     own = _KNOWN.get(key)
     if own is None:
@@ -570,14 +573,14 @@ def _by_pixels(
     with borrowed_plan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if normalize and not positive:  # constants are kept, so the mean can be added afterwards; it would cost digits
+        if normalize and not positive:  # constants are preserved: add the mean, which costs digits, later
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)
         if flux == "conserve":
             column = plan.adjoint(xp.ones(plan.npix))
             if column.min() < LEAST_MEAN * xp.abs(column).max():
-                raise ValueError("flux='conserve': the kernel's integral is too close to zero for it")
+                raise ValueError("flux='conserve': the kernel's integral is too close to zero to conserve the flux")
             x = x / column
         count = math.prod(x.shape[:-1])
         total = 2 * count if polarised else count
@@ -622,7 +625,7 @@ def _check_positive(kernel: Kernel | None, by_harmonics: bool, quadrature: str |
 
 
 def _lift_to_positive(out: Any, maps: Any, conserve: bool) -> None:
-    """Raise values that the method's error left below 0 to the smallest normal number; maps of zeros stay zeros.
+    """Raise values below 0, which are errors of the method, to the smallest normal number; maps of zeros stay zeros.
 
     With ``conserve`` the sum over all pixels does not change.
     """

@@ -1,6 +1,6 @@
 """From voltages of subbands to power of channels: FFT or polyphase filter bank, sum of polarisations, integration.
 
-Spectra begin at multiples of their length from sample 0, so that the length of the pieces does not change any bit.
+Spectra begin at multiples of their length from sample 0, so that results do not depend on the length of the pieces.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SIDEBANDS = ("upper", "lower")
 MIDDLE, SCATTER = 96.0, 16.0
 """Mean and standard deviation of 8-bit power."""
 ENOUGH = 4
-"""The level of a channel needs one in this many of the samples of ``calibrate`` seconds."""
+"""The level of a channel is measured if at least one in this many samples of ``calibrate`` seconds arrived."""
 PATIENCE = 4
-"""A subband may begin up to this many times ``calibrate`` seconds after the others."""
+"""A subband may begin up to this many times ``calibrate`` seconds after the other subbands."""
 
 
 class Channeliser:
@@ -51,16 +51,16 @@ class Channeliser:
     window : {"hamming", "hann", "blackman", "rectangular"}
         Window of the filter bank's sinc.
     integrate : int
-        Spectra to add.
+        Number of spectra to add.
     stokes : {"I"} or int
-        The sum of the polarisations, or the number of one.
+        "I" for the sum of the polarisations, or the number of one polarisation.
     sideband : {"upper", "lower"}
         Whether sky frequency rises or falls with the frequency of the voltages.
     nbits : {8, 32}
         Bits of the result.  With 8, the first ``calibrate`` seconds have mean 96 and standard deviation 16.
     calibrate : float
-        If less than a quarter of the first ``calibrate`` seconds of a subband arrived, up to three more such periods
-        are waited for; a subband that begins later stays missing.
+        Seconds of data in which the level of 8-bit power is measured.  If less than a quarter of them arrived in a
+        subband, the channeliser waits for up to three more such periods.  A subband that begins later stays missing.
 
     Examples
     --------
@@ -135,9 +135,9 @@ class Channeliser:
         Parameters
         ----------
         start : int
-            Number of the first one.
+            Number of the first voltage.
         voltages : numpy.ndarray of complex64, shape (samples, polarisations, subbands)
-            0 where they are missing.
+            The voltages, 0 where samples are missing.
         missing : array_like of int, shape (n, 4)
             First sample, last + 1, first subband, last + 1.
 
@@ -145,7 +145,7 @@ class Channeliser:
         -------
         (first, rows, missing) or None
             Number of the first row; power, shape (rows, channels), in falling order of frequency; missing rectangles,
-            with every spectrum that has a missing sample.  None while there are no rows.
+            which include every spectrum with a missing sample.  None while there are no rows.
         """
         if self._tail is None:
             self._tail = np.empty((0, *voltages.shape[1:]), np.complex64)
@@ -160,14 +160,14 @@ class Channeliser:
         return self.emit(begun, rows, self.missing_rows(begun, n))
 
     def advance(self, start: int, count: int, held: int, missing: Any = ()) -> tuple[int, int, int]:
-        """Count the next ``count`` voltages, after ``held`` that are left from before.
+        """Count the next ``count`` voltages, which follow ``held`` voltages of earlier calls.
 
         Returns
         -------
         skip, n, begun
-            Voltages before the first whole spectrum, counted from the first held one; rows of output that can be made
-            now; the number of the first one.  Voltages before the end of these rows need not be held, except those of
-            the taps.
+            Number of voltages before the first whole spectrum, counted from the first held one; number of rows of
+            output that can be made now; number of the first row.  Voltages before the end of these rows need not be
+            held, except those for the taps.
         """
         each = self.channels * self.integrate
         if self._at < 0:
@@ -236,7 +236,7 @@ class Channeliser:
         return self._emit(first + len(rows))
 
     def _enough(self, stop: int) -> bool:
-        """Whether the level of all channels can be measured, or the wait for it is over."""
+        """Whether the level of all channels can be measured, or the longest waiting time is over."""
         held = sum(map(len, self._held))
         spans = min(held // self._calibrate, PATIENCE)
         if spans in (0, PATIENCE):
@@ -265,9 +265,9 @@ class Channeliser:
         return first, out, rects
 
     def _measure(self, rows: NDArray[np.float32], first: int, rects: NDArray[np.int64], last: bool) -> None:
-        """Measure level and scale of each channel, over the shortest time in which enough of it arrived.
+        """Measure level and scale of each channel, over the shortest time in which enough samples arrived.
 
-        ``last``: the stream has ended, and any samples are enough.
+        If ``last`` is True, the stream has ended, and any number of samples is enough.
         """
         from skysieve.dedispersion.clean import cpu_missing
 
@@ -339,7 +339,7 @@ def prototype(channels: int, taps: int, window: str) -> NDArray[np.float32]:
 
 
 def disjoint(rects: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rectangles of the same area without overlaps, which occur when a spectrum misses several packets."""
+    """Rectangles that cover the same area without overlaps; overlaps occur if a spectrum misses several packets."""
     if len(rects) < 2:
         return rects
     cuts = np.unique(rects[:, :2])

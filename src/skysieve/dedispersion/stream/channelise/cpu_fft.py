@@ -1,8 +1,8 @@
 """Fourier transforms of many columns at a time, in single precision (numba, explicit vectors).
 
 This is a Stockham transform: passes of radix 4, 2, 3, 5 and other primes, without reordering.  Every product and sum is
-rounded separately, in a fixed order.  The GPU kernels (``channelise.cu``) do the same operations, so that both give the
-same bits; the transform of a library guarantees neither the order nor the rounding.
+rounded separately, in a fixed order.  The GPU kernels (``channelise.cu``) do the same operations, so that the results
+are equal bit for bit; the transform of a library guarantees neither the order nor the rounding.
 """
 
 from __future__ import annotations

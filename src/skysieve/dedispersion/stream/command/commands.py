@@ -75,7 +75,7 @@ else:  # typer takes choices from enumerations
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 LIVE_SNR = 8.0, 10.0, 15.0, 30.0
-"""S/N of injected pulses, unless --inject-grid gives it."""
+"""S/N of injected pulses, unless --inject-grid specifies it."""
 INPUT, VOLTAGES = "Input", "Voltages"
 
 
@@ -556,7 +556,7 @@ def stream(
             },
             search=search, cutouts=plots or raw, source=source, telescope=telescope, ra=ra, dec=dec,
         )  # fmt: skip
-        Channeliser(1400.0, -1.0, 2, 2, 1e-6, **options.channelise)  # report mistakes now, not when packets come
+        Channeliser(1400.0, -1.0, 2, 2, 1e-6, **options.channelise)  # report mistakes now, and not when packets arrive
         parser = make_parser(
             packet_format, {"frames": vdif_frames, "threads": vdif_threads, "fch1": fch1, "foff": foff}
         )
@@ -706,7 +706,7 @@ def stop_on_signals(pipeline: Pipeline, seconds: float) -> Iterator[None]:
 
 
 class Screen(Messages):
-    """Messages from several threads, and a status line: redrawn on a terminal, every tenth one elsewhere."""
+    """Messages from several threads, and a status line: redrawn on a terminal, elsewhere every tenth is printed."""
 
     def __init__(self, quiet: bool = False, verbose: bool = False, progress: bool | None = None) -> None:
         super().__init__(quiet, verbose, progress)
@@ -743,7 +743,7 @@ class Screen(Messages):
 
     @staticmethod
     def _write(text: str) -> None:
-        """Write to standard error; if the terminal has gone, the search continues without it."""
+        """Write to standard error; if the terminal is closed, the search continues without it."""
         with suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.voltages import Voltages
 
 BURST = 8
-"""Packets of a system call; the kernel's default socket buffer holds about twenty of 8 KiB."""
+"""Packets per system call; the kernel's default socket buffer holds about twenty packets of 8 KiB."""
 BATCH_BYTES = 2**23
 MOST_BYTES = 65507
 """Most bytes of a datagram."""
@@ -32,7 +32,7 @@ MOST_BYTES = 65507
 
 @dataclass(frozen=True)
 class Sent:
-    """What was sent.
+    """Counts of what was sent.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Sent:
 def schedule(
     n: int, rng: np.random.Generator, loss: float, reorder: float, duplicate: float, reach: int
 ) -> tuple[NDArray[np.int64], int, int, int]:
-    """Order in which ``n`` packets leave, as their numbers; how many are left out, sent late, sent twice.
+    """Packet numbers in the order in which ``n`` packets leave; how many are left out, sent late and sent twice.
 
     A late packet leaves at most ``reach`` places later.
     """
@@ -83,7 +83,7 @@ class Faults:
     loss, reorder, duplicate : float
         Fractions of the packets.
     reach : int
-        Places by which packets are late at most.
+        Most places by which packets are late.
     seed : int
         Seed of the random numbers.
     gap : (float, float) or None
@@ -100,7 +100,7 @@ class Faults:
     def departures(
         self, g: Geometry, starts: Iterable[tuple[int, int]]
     ) -> Iterator[tuple[NDArray[np.int64], int, int, int]]:
-        """For each piece (first sample, samples), the order in which its packets leave, and its numbers of faults.
+        """For each piece (first sample, samples), the order in which its packets leave, and its counts of faults.
 
         Packets are counted from the first one of the piece; faults are packets left out, sent late, sent twice.
         """
@@ -120,7 +120,7 @@ class Faults:
 
 
 def piece_samples(g: Geometry) -> int:
-    """Samples that are turned into packets at a time."""
+    """Number of samples that are turned into packets at a time."""
     return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
 
 

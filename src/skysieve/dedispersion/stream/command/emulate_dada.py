@@ -35,7 +35,7 @@ def emulate_ring(
     Parameters
     ----------
     source : Filterbank, DadaFile or Voltages
-        A filterbank of 8 bits or floats, a PSRDADA file, or voltages that are made of a filterbank.
+        A filterbank of 8 bits or floats, a PSRDADA file, or voltages that are made from a filterbank.
     key : int
     rate : float
         Multiple of the data's own rate; inf writes as fast as the reader reads.
@@ -119,7 +119,7 @@ def _bytes(source: Filterbank | DadaFile | Voltages, start: int, count: int) -> 
 
 
 def wait_until_read(made: DadaRings) -> None:
-    """Wait until the rings are empty, because removing them drops what is unread."""
+    """Wait until the rings are empty, because unread data are lost when the rings are removed."""
     left, since = -1, time.monotonic()
     while (now := sum(ring.value(one, FULL) for ring in (made.data, made.headers) for one in ring.sets)) > 0:
         if now != left:

@@ -1,7 +1,7 @@
 """Load or compile everything that a stream needs before its sockets are open, so that packets do not wait for it.
 
-In a new environment compiling takes 10 to 30 s, once; the results are kept on the disk.  A file waits, so that nothing
-is loaded before it is needed.
+In a new environment compiling takes 10 to 30 s, once; the compiled code is stored on the disk.  For a file, which can
+wait, nothing is loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
-"""The numbers of bits for which different functions are compiled."""
+"""Numbers of bits per sample for which different functions are compiled."""
 BINNED_DM = 40.0
-"""Highest DM of a plan that bins by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, every ms."""
+"""Highest DM of a plan with binning by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, and a sample every ms."""
 SWEEP = 64
-"""Samples of the sweep of a pulse, at most."""
+"""Most samples of the sweep of a pulse."""
 NARROW = 64
-"""Samples of the narrow-band signal."""
+"""Length of the narrow-band signal in samples."""
 LONG_BLOCK = 60.0
-"""Seconds of a noise block that are longer than any data need."""
+"""Length of a noise block in seconds that is longer than any data need."""
 
 
 def warm(options: Options, dtype: str = "uint8") -> None:
-    """Load the kernels from datagrams of any kind to candidates, and report mistakes in the options of the search.
+    """Load all kernels, for any kind of datagrams, and report mistakes in the options of the search.
 
-    Data that wait until they are searched (``options.expected``) do without: what they need is compiled when it is
-    used.
+    For data that can wait (``options.expected``) nothing is loaded; functions are compiled when they are used.
 
     Parameters
     ----------
@@ -52,7 +51,7 @@ def warm(options: Options, dtype: str = "uint8") -> None:
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
-    else:  # the data are not known yet, but the kernels are the same for any size
+    else:  # the size of the data is not known yet, but the kernels do not depend on it
         observation, plan = Observation(np.linspace(1500, 1400, 64), 1e-3), np.arange(20.0)
         search = without_channels(search)
     expected = min(options.expected, 1)
@@ -99,7 +98,7 @@ def _run_through(made: NDArray[np.uint8], options: Options) -> None:
 
 
 def signals(n: int, freqs: NDArray[np.float64], tsamp: float, highest: float) -> NDArray[np.float32]:
-    """Noise with what other functions see: a dispersed pulse, one without dispersion, a narrow-band signal, and a step.
+    """Noise with signals that use all functions: dispersed and undispersed pulses, a narrow-band signal, and a step.
 
     Parameters
     ----------

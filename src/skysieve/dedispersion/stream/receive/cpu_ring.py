@@ -14,7 +14,7 @@ ahead; ``WHOLE``: first number with a packet missing; ``STATE``: length.  The ot
 """
 
 PACKET_STEPS = 50.0
-"""Steps of Python's interpreter for a packet (see `jit.STEP_SECONDS`)."""
+"""Number of steps of Python's interpreter for one packet (see `jit.STEP_SECONDS`)."""
 
 
 @njit(**JIT)
@@ -36,11 +36,11 @@ def place(buffers, begin, index, number, chunk, offset, window, most_jump, resta
 
     ``number``, ``chunk`` and ``offset`` have an entry for each row of ``buffers``.
 
-    A packet is late if another one more than ``window`` places ahead has arrived before it, a duplicate if its place
-    holds it already, and a jump if it is more than ``most_jump`` places ahead of the latest.  The function returns
-    early at a packet for which there is no room, unless ``drop`` is set and the ring is at least half full of packets.
-    (If it is not, a gap makes the ring too small, and the gap will soon be taken.)  It also returns after ``restart``
-    consecutive packets that are late or jump.
+    A packet is late if a packet more than ``window`` places ahead has arrived before it, a duplicate if it is in its
+    place already, and a jump if it is more than ``most_jump`` places ahead of the latest.  The function returns early
+    at a packet for which there is no room, unless ``drop`` is set and packets fill at least half of the ring.  (If they
+    fill less, a gap in the data occupies the ring, and the gap will soon be taken.)  The function also returns after
+    ``restart`` consecutive packets that are late or jump.
     """
     places, _, size = ring.shape
     for i in range(begin, len(index)):

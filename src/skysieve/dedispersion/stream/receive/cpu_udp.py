@@ -9,8 +9,8 @@ from skysieve.core.cpu.jit import njit
 
 JIT = {"nogil": True, "error_model": "numpy"}
 HEAD, TAIL, STOP, OVERFLOW, TRUNCATED, AT = range(6)
-"""Indices of the state: datagrams published, datagrams given back, whether to stop, datagrams dropped, datagrams too
-long, slot that is written next.
+"""Indices of the state: number of datagrams published, number given back, whether to stop, number of datagrams dropped,
+number of datagrams that were too long, slot that is written next.
 """
 EACH = 32
 """Most datagrams that are taken at a time from one of several sockets."""
@@ -73,12 +73,13 @@ def receive(
 ):  # fmt: skip
     """Fill slots until ``state[STOP]``, then with the datagrams that the kernel still holds, at most a ring of them.
 
-    ``queue`` is an epoll of all sockets; ``events`` is memory for its results, ``words`` of 4 bytes for each, of which
-    number ``word`` is the socket.  ``headers`` are ``slots + sweep`` mmsghdrs at ``address``; another ``sweep`` of them
-    follow, whose datagrams are dropped and counted when the ring is full and ``drop`` is set.  A datagram too long for
-    its slot has length -1.  With several sockets ``controls`` receive the time at which the kernel took each datagram,
-    and ``stamps`` hold it in nanoseconds.  A sweep of all sockets fills consecutive slots and ends with a mark.
-    ``pause``: microseconds to wait after a small sweep, so that the next one is larger.
+    ``queue`` is an epoll of all sockets.  ``events`` is memory for its results: each has ``words`` 4-byte words, and
+    the word with index ``word`` is the socket.  ``headers`` are ``slots + sweep`` mmsghdrs at ``address``; another
+    ``sweep`` of them follow, whose datagrams are dropped and counted when the ring is full and ``drop`` is set.  A
+    datagram too long for its slot has length -1.  With several sockets, ``controls`` receive the time at which the
+    kernel received each datagram, and ``stamps`` hold it in nanoseconds.  A sweep of all sockets fills consecutive
+    slots and ends with a mark.  After a small sweep the function waits ``pause`` microseconds, so that the next sweep
+    is larger.
     """
     left = slots
     many = len(stamps) > 0
@@ -144,7 +145,7 @@ def receive(
 
 @njit(**JIT)
 def send(fd, address, first, count):
-    """Send the mmsghdrs ``first : first + count``; returns how many the kernel took."""
+    """Send the mmsghdrs ``first : first + count``; return how many the kernel accepted."""
     sent = 0
     while sent < count:
         n = _sendmmsg(types.int32(fd), address + 8 * HDR * (first + sent), types.uint32(count - sent), types.int32(0))

@@ -35,7 +35,7 @@ class DadaHeader:
     text : bytes
         The header; everything after a zero byte is ignored.
     where : path or str
-        Name of the source, for errors.
+        Name of the source in error messages.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class DadaFile(DadaHeader):
 
 
 def start_of(keys: dict[str, str]) -> float:
-    """MJD of the start of an observation: MJD_START, else UTC_START and PICOSECONDS; 0 if there is neither.
+    """MJD of the start of an observation, from MJD_START, or else UTC_START and PICOSECONDS; 0 if there is neither.
 
     >>> start_of({"UTC_START": "2023-02-25-12:00:00", "PICOSECONDS": "864000000000"})
     60000.50001

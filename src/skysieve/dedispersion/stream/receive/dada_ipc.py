@@ -191,7 +191,7 @@ class IpcRing:
         Raises
         ------
         RingError
-            There is none, it may not be used, or its version is not known.
+            There is no such ring, it may not be used, or its version is not known.
         """
         try:
             identifier = call("shmget", key, 0, 0)

@@ -2,8 +2,8 @@
 
 A transfer is a header followed by data until the writer ends it; then the next header comes.  A block is cleared when
 its data have been copied, so that the writer waits when our own rings are full.  A block is taken and cleared in one
-semaphore operation, and the header is cleared after its data.  So a reader that was killed leaves a consistent ring,
-and the next reader continues at the right sample.
+semaphore operation, and the header is cleared after its data.  Therefore a reader that is killed leaves a consistent
+ring, and the next reader continues at the right sample.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ POLL = 0.1
 
 
 def key_of(text: str, name: str = "--dada-key") -> int:
-    """The key of a ring, hexadecimal as for ``dada_db -k``.
+    """The key of a ring from hexadecimal text, as for ``dada_db -k``.
 
     >>> key_of("dada"), key_of("0xdada")
     (56026, 56026)
@@ -127,7 +127,7 @@ class RingReader:
         return self.ring.value(self._set, FULL) / self.ring.nbufs
 
     def close(self) -> None:
-        """Free the reader's place."""
+        """Disconnect the reader, so that another one can connect."""
         with suppress(RingGone):
             self.ring.change(self._set, (PLACE, 1), flags=SEM_UNDO)
             self.ring.change(self.ring.connections, (READ, 1), flags=SEM_UNDO)
@@ -145,7 +145,7 @@ class DadaReader:
     Raises
     ------
     RingError
-        See `IpcRing.connect`; or another reader has the place.
+        See `IpcRing.connect`; or another reader is connected.
     """
 
     def __init__(self, key: int) -> None:
@@ -172,7 +172,7 @@ class DadaReader:
         self.headers.done()
 
     def close(self) -> None:
-        """Free the places in both rings."""
+        """Disconnect from both rings."""
         self.data.close()
         self.headers.close()
 
@@ -236,7 +236,7 @@ class RingWriter:
             raise TimeoutError(f"{self.ring.name}: no block of the ring {self.ring.key:x} was cleared in time")
 
     def close(self) -> None:
-        """Free the writer's place."""
+        """Disconnect the writer, so that another one can connect."""
         with suppress(RingGone):
             self.ring.change(self.ring.connections, (WRITE, 1), flags=SEM_UNDO)
         self.ring.close()
@@ -289,7 +289,7 @@ class DadaWriter:
         self.headers.put(np.frombuffer(text, np.uint8), last=False, timeout=timeout)
 
     def close(self) -> None:
-        """Free the places in both rings."""
+        """Disconnect from both rings."""
         self.data.close()
         self.headers.close()
 

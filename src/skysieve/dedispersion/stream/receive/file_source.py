@@ -44,7 +44,7 @@ def source_geometry(source: Filterbank | DadaFile | Voltages, packet_bytes: int)
 
 
 def packet_samples(nsamp: int, most: int) -> int:
-    """Samples of a packet, more than half of ``most``, so that packets hold nearly all of ``nsamp`` samples.
+    """Samples per packet, more than half of ``most``, such that whole packets hold nearly all of ``nsamp`` samples.
 
     >>> packet_samples(9700, 512), packet_samples(10007, 512), packet_samples(3, 512)
     (485, 435, 3)
@@ -56,7 +56,7 @@ def packet_samples(nsamp: int, most: int) -> int:
 def source_steps(
     source: Filterbank | DadaFile | Voltages, g: Geometry, count: int, repeat: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Packed samples of whole packets of a file, ``repeat`` times (0: without end), with their first number."""
+    """Packed samples of whole packets of a file, ``repeat`` times (0: without end), with the number of the first."""
     whole = source.nsamp // g.nsamp * g.nsamp
     done = 0
     while repeat == 0 or done < repeat:

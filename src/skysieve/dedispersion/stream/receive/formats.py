@@ -23,7 +23,7 @@ class PacketFormat:
         Returns the parser; takes the options as keyword arguments.
     help : str
     options : mapping
-        Keyword arguments of `make` that are not in the packets, and the options of the command line that give them; all
+        Keyword arguments of `make` with values that packets do not contain, and the command-line options for them; all
         are required.
     """
 
@@ -51,7 +51,7 @@ def make_parser(form: str, options: Mapping[str, Any] | None = None) -> Parser:
         A name of `FORMATS`, or ``MODULE:NAME`` of a parser elsewhere: an object with the methods of `Parser`, or a
         class that makes one without arguments.
     options : mapping, optional
-        Values of the format's options, None where one is not given; options of other formats are ignored.
+        Values of the format's options, None for an option that is not given; options of other formats are ignored.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Packets: the package's own format, version 1, and what every parser returns.
+"""Packets: the package's own format, version 1, and the interface of all parsers.
 
 A datagram is a header of 64 bytes, little endian, followed by the samples of a range of channels:
 
@@ -23,9 +23,9 @@ offset type    meaning
 56     f64     step to the next channel, MHz; either sign, not 0
 ====== ======= ======================================================================================
 
-Samples follow in the order of time, polarisation, channel; those below 8 bits have the first channel in the lowest
-bits.  The samples of one time and polarisation fill whole bytes.  Missing packets are recognised by the sample numbers
-alone.
+Samples follow in the order of time, polarisation, channel.  Samples of less than 8 bits have the first channel in the
+lowest bits.  The samples of one time and polarisation fill whole bytes.  Missing packets are detected by the sample
+numbers alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Geometry:
     bits, pols, nsamp : int
         Bits per number, polarisations per packet, samples per packet.
     total, chunks : int
-        Channels of the band; packets for the same samples (by channels, or by polarisations).
+        Number of channels of the band; number of packets for the same samples (by channels, or by polarisations).
     epoch : int
         Time of sample 0, nanoseconds since 1970; 0 if the sender does not know it.
     tsamp, fch1, foff : float
@@ -118,7 +118,7 @@ class Geometry:
         return self.chunks * self.step_bytes / self.tsamp
 
     def same_except_epoch(self, other: Geometry) -> bool:
-        """Whether another geometry differs in the epoch at most."""
+        """Whether another geometry is the same, or differs only in the epoch."""
         return self.shape() == other.shape()
 
     def shape(self) -> tuple[Any, ...]:
@@ -131,17 +131,17 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a parser returns for a batch of datagrams: arrays with an entry for each.
+    """The result of a parser for a batch of datagrams: arrays with one entry for each.
 
     Attributes
     ----------
     status : numpy.ndarray of int64
-        0 for a good packet, else the number of the fault in `REASONS`.  The others are meaningful for good packets.
+        0 for a good packet, else the number of the fault in `REASONS`.  The other arrays are for good packets only.
     beam : numpy.ndarray of int64
     number : numpy.ndarray of int64
         Number of the packet in time: its first sample divided by the samples per packet.
     chunk : numpy.ndarray of int64
-        Number of the packet among those of the same samples.
+        Number of the packet among the packets of the same samples.
     offset : numpy.ndarray of int64
         Byte at which the samples begin.
     key : numpy.ndarray of uint64, shape (datagrams, words)

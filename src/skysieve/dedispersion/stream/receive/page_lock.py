@@ -32,8 +32,8 @@ class PageLock:
     Attributes
     ----------
     refused : str
-        The driver's message if it refuses, for example because the process may not lock that much memory.  Copies are
-        then slower; nothing else changes.
+        The driver's message if the pages cannot be locked, for example because the process may not lock that much
+        memory.  Copies are then slower; nothing else changes.
     """
 
     def __init__(self, runtime: Runtime, array: NDArray[Any]) -> None:

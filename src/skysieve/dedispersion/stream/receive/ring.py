@@ -1,6 +1,6 @@
 """The packets of one beam in the order of time: placed by their number, taken in gulps of any length.
 
-Whether a packet is lost, late, a duplicate or out of bounds depends on the order of arrival alone, so that the counts
+Whether a packet is lost, late, a duplicate or out of bounds depends only on the order of arrival, so that the counts
 are exact and can be predicted.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RESTART = 256
-"""Consecutive packets that must indicate a restart of the sender before it is believed."""
+"""Number of consecutive packets that must indicate a restart of the sender before it is accepted."""
 MOST_SECONDS = 60.0
 """Most seconds of data in a ring that grows."""
 LARGEST_VOLTAGE = 1e12
@@ -67,7 +67,7 @@ class Gulp:
     count : int
         Samples.
     missing : numpy.ndarray of int64, shape (n, 4)
-        What did not arrive: first sample, last + 1, first chunk, last + 1; samples are counted as ``start`` is.
+        Missing rectangles: first sample, last + 1, first chunk, last + 1; sample numbers are counted as in ``start``.
     """
 
     start: int
@@ -79,7 +79,7 @@ class Gulp:
 
 @dataclass(frozen=True)
 class Loan:
-    """Samples of one beam in the memory of the ring; they must be given back.
+    """Samples of one beam in the memory of the ring, to be returned with `Ring.give_back`.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Loan:
     pieces : list of numpy.ndarray of uint8, shape (packets, chunks, bytes)
         Parts of the ring in the order of time; packets after their end did not arrive.
     done, count_received : int
-        First packet number that is still needed afterwards; how many packets before it arrived.
+        First packet number that is still needed after the loan; number of packets before it that arrived.
     """
 
     start: int
@@ -114,20 +114,20 @@ class Ring:
     seconds : float
         Seconds of data for which there is room.
     longest_gap : float
-        Packets more than this many seconds ahead of the latest are not believed.
+        Packets more than this many seconds ahead of the latest one are not accepted.
     policy : {"drop", "block"}
-        What happens to packets when the ring is full: they are dropped and counted, or `put` waits.  In both cases it
+        When the ring is full, packets are dropped and counted ("drop"), or `put` waits ("block").  In both cases `put`
         waits after a gap that is longer than the ring, until the gap has been taken.
     waits : bool
-        Whether the sender waits, as a file does: then few packets are placed before that is compiled.
+        Whether the sender can wait, as a file does: then a small number of packets is placed without compiled code.
 
     Attributes
     ----------
     growing : bool
-        Whether a ring that is half full doubles, up to `MOST_SECONDS` of data and a quarter of the free memory; set
-        while a search is set up, when nobody takes gulps.  It shrinks again when its contents fit.
+        Whether the ring doubles when it is half full, up to `MOST_SECONDS` of data and a quarter of the free memory.
+        This is set while a search is set up, when no gulps are taken.  The ring shrinks again when its contents fit.
     fixed : bool
-        Whether it keeps its memory, see `fix`.
+        Whether the memory of the ring does not change any more, see `fix`.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Ring:
     ) -> int:  # fmt: skip
         """Place the datagrams ``index`` of ``buffers``; with the policy "block" this waits for room.
 
-        Returns how many were processed: all of them, unless the sender seems to have started again, see `stale`.
+        Returns the number of processed datagrams: all of them, unless the sender seems to have restarted, see `stale`.
         """
         begin, run = 0, place
         if self.waits:
@@ -218,7 +218,7 @@ class Ring:
     def _move(self, places: int) -> None:
         """Copy the contents to a ring of another size; loans keep the old memory."""
         opened, highest = int(self.state[OPEN]), int(self.state[HIGHEST])
-        low = max(0, min(opened, highest - self.window))  # duplicates of packets that were taken may still come
+        low = max(0, min(opened, highest - self.window))  # duplicates of packets that were taken may still arrive
         numbers = np.arange(low, min(highest + 1, opened + self.places))
         old, new = numbers % self.places, numbers % places
         marks = self.seen[old]
@@ -232,21 +232,21 @@ class Ring:
 
     @property
     def stale(self) -> bool:
-        """Whether so many consecutive packets were late or far ahead that they must belong to another stream."""
+        """Whether `RESTART` consecutive packets were late or far ahead, so that they must belong to another stream."""
         return bool(self.state[STALE] >= RESTART)
 
     @property
     def doubted(self) -> int:
-        """How many of the latest packets were late or far ahead, without another one between."""
+        """Number of consecutive packets, up to the latest, that were late or far ahead."""
         return int(self.state[STALE])
 
     def closer(self, number: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which doubted packets belong to the stream of the last one: those closer to it than to this ring's latest."""
+        """Mask of the doubted packets that are closer to the last of them than to this ring's latest packet."""
         found: NDArray[np.bool_] = np.abs(number - number[-1]) <= np.abs(number - self.state[HIGHEST])
         return found
 
     def settle(self, number: NDArray[np.int64], sign: int) -> None:
-        """Forget the doubted packets; those of the numbers are subtracted from (-1) or added to (1) the counts."""
+        """Forget the doubted packets; subtract those with these numbers from the counts (-1), or add them (1)."""
         with self._ready:
             far = int((number > self.state[HIGHEST]).sum())
             self.state[LATE] += sign * (len(number) - far)
@@ -254,7 +254,7 @@ class Ring:
             self.state[STALE] = 0
 
     def end(self) -> None:
-        """No more packets will come: everything can be taken."""
+        """Mark the end of the packets, so that all samples can be taken."""
         with self._ready:
             self.ended = True
             self._ready.notify_all()
@@ -270,7 +270,7 @@ class Ring:
     def closed(self) -> int:
         """First sample that may still arrive; all samples before it can be taken.
 
-        Complete samples need not wait for the window.  At the start they do, because the first packet may not be the
+        Complete samples need not wait for the window, except at the start, because the first packet may not be the
         earliest.
         """
         highest = int(self.state[HIGHEST])
@@ -358,7 +358,7 @@ class Ring:
             self.state[OPEN] = self.state[START]
 
     def _missing(self, received: NDArray[np.bool_], first: int, low: int, high: int) -> NDArray[np.int64]:
-        """Rectangles of what did not arrive: consecutive whole times are joined, single chunks are not."""
+        """Missing rectangles: consecutive times at which all chunks are missing are joined, single chunks are not."""
         if received.all():
             return np.empty((0, 4), np.int64)
         nsamp, chunks = self.geometry.nsamp, self.geometry.chunks
@@ -373,12 +373,12 @@ class Ring:
         return rects[rects[:, 0] < rects[:, 1]]
 
     def arrived(self, sample: int) -> float | None:
-        """`time.monotonic` when the first packet past a sample arrived; None if that is not known any more."""
+        """`time.monotonic` when the first packet past a sample arrived; None if it is no longer known."""
         with self._ready:
             return next((when for end, when in self._arrivals if end >= sample), None)
 
     def counts(self) -> dict[str, int]:
-        """Counts of packets so far; ``lost`` are those that had not arrived when their samples were taken."""
+        """Counts of packets so far; ``lost`` counts packets that had not arrived when their samples were taken."""
         return {
             "accepted": int(self.state[ACCEPTED]), "late": int(self.state[LATE]),
             "duplicate": int(self.state[DUPLICATE]), "overflow": int(self.state[OVERFLOW]),

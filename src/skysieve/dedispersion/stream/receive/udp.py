@@ -3,9 +3,10 @@
 The thread calls ``recvmmsg`` and never takes Python's lock, so that Python code cannot delay it.  The datagrams wait in
 a ring of slots for `UdpReceiver.batch`.
 
-While the thread waits for a core, or while the host of a virtual machine has taken the core away, datagrams pile up in
-the kernel.  Its default buffer of 208 KiB holds 12 datagrams of 8 KiB (measured; each takes 17 KiB), 0.8 ms of a
-gigabit per second.  So if the kernel grants little, up to 64 sockets share the port, each with its own buffer.
+While the thread waits for a core, or while the host of a virtual machine has taken the core away, datagrams collect in
+the kernel.  Its default buffer of 208 KiB holds 12 datagrams of 8 KiB (measured; each takes 17 KiB), which is 0.8 ms at
+a gigabit per second.  If the kernel grants only a small buffer, up to 64 sockets therefore share the port, each with
+its own buffer.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ class UdpReceiver:
     memory : int
         Bytes of the ring.
     policy : {"drop", "block"}
-        What happens when the ring is full: datagrams are read, dropped and counted, or left to the kernel, which drops
-        and counts them (`kernel_drops`).
+        When the ring is full, datagrams are read, dropped and counted ("drop"), or left to the kernel ("block"), which
+        drops and counts them (`kernel_drops`).
     socket_buffer : int, optional
         Bytes of buffer to request from the kernel, 64 MiB by default; it grants at most ``net.core.rmem_max``, or
         everything with CAP_NET_ADMIN.  0 leaves the kernel's default.
     sockets : int, optional
         Sockets that share the port, each with its own buffer, 1 to 64.  The default is one if it is granted 4 MiB, else
         as many as hold 16 MiB together.  The kernel gives each datagram to any of them; `order` restores the order in
-        which it took them.
+        which the kernel received them.
 
     Attributes
     ----------
@@ -175,7 +176,7 @@ class UdpReceiver:
         return self.waiting / self.slots
 
     def batch(self, most: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """The ``most`` next datagrams, valid until `release`, and their lengths (-1: too long for a slot)."""
+        """At most ``most`` next datagrams, valid until `release`, and their lengths (-1: too long for a slot)."""
         from .cpu_udp import WRAP
 
         first, n = self._at, min(most, self.waiting)
@@ -184,12 +185,12 @@ class UdpReceiver:
         wraps = np.flatnonzero(marks == WRAP)
         if len(wraps):
             n = int(wraps[0]) + 1
-        elif len(ends):  # whole sweeps: within one the datagrams may be in any order
+        elif len(ends):  # take whole sweeps: within a sweep the datagrams may be in any order
             n = int(ends[-1]) + 1
         return self.buffers[first : first + n], self.lengths[first : first + n]
 
     def order(self, count: int) -> NDArray[np.int64] | None:
-        """Order in which the kernel took the oldest ``count`` datagrams; None if they lie in that order."""
+        """Order in which the kernel received the oldest ``count`` datagrams; None if they are in that order already."""
         if not len(self._stamps):
             return None
         return np.argsort(self._stamps[self._at : self._at + count], kind="stable")
@@ -226,7 +227,7 @@ class UdpReceiver:
         return sum(drops) if len(drops) == len(self.sockets) else -1
 
     def halt(self) -> None:
-        """Receive what waits in the kernel, then stop; the datagrams in the ring can still be read."""
+        """Receive the datagrams that wait in the kernel, then stop; the datagrams in the ring can still be read."""
         from .cpu_udp import STOP
 
         self.state[STOP] = 1
@@ -253,7 +254,7 @@ def check_system() -> None:
 
 
 def socket_count(buffer: int | None) -> int:
-    """How many sockets should share a port, by the buffer that the kernel grants one."""
+    """Number of sockets that should share a port, from the buffer that the kernel grants to one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         request_buffer(one, buffer)
         granted = one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -263,7 +264,7 @@ def socket_count(buffer: int | None) -> int:
 def request_buffer(one: socket.socket, buffer: int | None) -> None:
     """Request a buffer from the kernel: None for the largest that it grants, 0 for its default.
 
-    It grants everything with CAP_NET_ADMIN, else at most ``net.core.rmem_max``.
+    With CAP_NET_ADMIN the kernel grants any size, otherwise at most ``net.core.rmem_max``.
     """
     if buffer == 0:
         return
@@ -343,10 +344,10 @@ def event_buffer() -> tuple[NDArray[np.int32], int, int]:
 
 
 def request_real_time() -> bool:
-    """Give this thread real-time priority; whether the system allowed it.
+    """Give this thread real-time priority; return whether the system allowed it.
 
     The kernel's default buffer holds a millisecond or two of a gigabit per second.  On busy cores an ordinary thread
-    that wakes may wait for eight milliseconds (measured), one with real-time priority for 0.2.
+    that wakes may wait for eight milliseconds (measured); a thread with real-time priority waits for 0.2 ms.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -1,6 +1,6 @@
 """VDIF frames as packets: complex voltages of any number of channels, threads as polarisations.
 
-The frame header (32 bytes; 16 for legacy frames) has no frequencies and no sampling time; the user gives them.
+The frame header (32 bytes; 16 for legacy frames) has no frequencies and no sampling time; the user specifies them.
 See the VDIF specification, release 1.1.1 (vlbi.org/vdif).
 """
 

@@ -1,4 +1,4 @@
-"""Voltages whose power is that of a filterbank file: what a telescope would have sent before its channeliser.
+"""Voltages with the power of a filterbank file, as a telescope would have sent them before its channeliser.
 
 Each sample of the file becomes spectra of complex amplitudes, the square roots of its powers with random phases; the
 inverse Fourier transform of the channels of a subband gives voltages.  A receiver that channelises them gets the powers
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["Voltages"]
 
 RMS = 20.0
-"""Of the real and of the imaginary part, in counts; 8 bits hold six times as much."""
+"""Rms of the real part and of the imaginary part, in counts; 8 bits can hold values six times as large."""
 BLOCK = 64
-"""Samples of the file that share a generator of random phases."""
+"""Number of samples of the file that share a generator of random phases."""
 MEASURED = 4096
-"""Samples of the file from which the mean power is taken."""
+"""Number of samples of the file from which the mean power is measured."""
 LEVEL, SCATTER = 96.0, 16.0
-"""Mean and sigma that samples of signed numbers or floats get before they are used as powers."""
+"""Mean and sigma to which samples of signed numbers or floats are scaled before they are used as powers."""
 
 
 class Voltages:
@@ -46,14 +46,14 @@ class Voltages:
     spectra : int
         Spectra for each sample of the file.
     seed : int
-        Of the phases.
+        Seed of the phases.
 
     Attributes
     ----------
     nsamp : int
         Voltages of a subband: ``channels * spectra`` for each sample of the file.
     tsamp : float
-        Seconds between them.
+        Seconds between voltages.
 
     Raises
     ------

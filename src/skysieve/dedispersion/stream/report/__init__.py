@@ -1,1 +1,1 @@
-"""What a stream writes and sends: tables, status, metrics, VOEvents, pictures."""
+"""Output of a stream: tables, status, metrics, VOEvents, pictures."""

@@ -1,6 +1,6 @@
 """The samples of candidates as files, and pictures of them, which a separate process draws.
 
-Samples are on the disk before their picture is begun, so that missing pictures can be drawn later.
+Samples are written to the disk before their picture is drawn, so that missing pictures can be drawn later.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.observation import Observation
 
 CHECK_SECONDS = 0.2
-"""Seconds between checks whether to wait on for a picture."""
+"""Seconds between checks whether to go on waiting for a picture."""
 END_SECONDS = 2.0
 """Seconds that the process has to end before it is killed."""
 _FORMATS = {c.name: c.format for c in CANDIDATE_COLUMNS}
 
 
 def name_of(columns: dict[str, Any]) -> str:
-    """The name of a candidate's files, from the values as its line in the table has them.
+    """The name of a candidate's files, from the values in its line of the table.
 
-    Segments after the first have their number in it, because a sender that starts again may send the same times again.
+    Segments after the first have their number in the name, because a restarted sender may send the same times again.
 
     >>> name_of({"mjd_infinite": 60000.5, "dm": 56.77123456789, "beam": 2, "segment": 0})
     '60000.500000000_dm56.771_beam2'
@@ -58,7 +58,7 @@ class PictureTask:
     samples : str
         The file with the samples around a candidate.
     dm, width, snr, mjd_top : float
-        Of the candidate; ``mjd_top`` is its arrival at the top of the band.
+        Values of the candidate; ``mjd_top`` is its arrival at the top of the band.
     """
 
     samples: str
@@ -74,7 +74,7 @@ class PictureTask:
 
 
 def task_of(folder: Path, columns: dict[str, Any]) -> PictureTask:
-    """The picture of a candidate, from its line in the table."""
+    """The task to draw a candidate, from its line in the table."""
     samples = folder / "pulses" / f"{name_of(columns)}.fil"
     return PictureTask(str(samples), *(float(columns[name]) for name in ("dm", "width", "snr", "mjd_top")))
 
@@ -105,16 +105,16 @@ def draw(task: PictureTask) -> None:
 
 
 def undrawn(folder: Path) -> Iterator[PictureTask]:
-    """Pictures that the folder of a run lacks, of candidates whose samples it has.
+    """Tasks for the pictures that are missing in the folder of a run although the samples are there.
 
     Raises
     ------
     ValueError
-        The folder is not that of a run.
+        The folder is not the folder of a run.
     """
     path = folder / "candidates.csv"
     if not path.is_file():
-        raise ValueError(f"{folder}: has no candidates.csv; expected the --output of a stream")
+        raise ValueError(f"{folder}: has no candidates.csv; expected the output folder of 'skysieve dedisp stream'")
     with open(path, encoding="ascii", newline="") as file:
         rows = csv.DictReader(file)
         if list(rows.fieldnames or ()) != list(_FORMATS):

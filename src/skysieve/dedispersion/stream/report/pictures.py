@@ -1,7 +1,7 @@
-"""The samples around candidates: first files, then pictures, with low priority.
+"""Write the samples around candidates to files, and draw pictures of them, with low priority.
 
-One thread writes the samples as they come; another one has the pictures drawn, one at a time, in the order of the
-candidates.  Nothing waits for either thread.
+One thread writes the samples as they come.  Another thread has the pictures drawn, one at a time, in the order of the
+candidates.  The search does not wait for either thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.stream.records import Candidate
 
 MOST_WAITING = 1000
-"""Most pictures that may wait to be drawn; of further candidates only the samples are written."""
+"""Most pictures that may wait to be drawn; for further candidates only the samples are written."""
 LEAST_FREE = 2**26
-"""Bytes of the disk that are reserved for the tables: 300,000 candidates."""
+"""Bytes of disk space that are reserved for the tables: 300,000 candidates."""
 LEAST_SECONDS = 5.0
-"""Least time to write samples at the end, however short the time for pictures is: there is no other copy of them."""
+"""Least seconds to write samples at the end, even if pictures have less time: there is no other copy of the samples."""
 NICE = 10
 
 
@@ -39,7 +39,8 @@ class Pictures:
     folder : Path
         Folder of the run.
     raw, pictures : bool
-        Keep the samples; draw them.  Without ``raw`` samples are removed when their picture is drawn.
+        Whether to keep the samples, and whether to draw them.  Without ``raw`` the samples are removed when their
+        picture has been drawn.
     count : callable
         Is called with the name of a counter of the sink and its increase.
     done : callable
@@ -76,7 +77,7 @@ class Pictures:
         return self._candidates.qsize() + len(self._tasks)
 
     def close(self, seconds: float) -> None:
-        """Continue for at most this many seconds, longer for samples; what is not drawn then can be drawn later."""
+        """Continue for at most ``seconds``, longer for samples; pictures that are missing then can be drawn later."""
         self._until = time.monotonic() + seconds
         if not self._threads:
             return
@@ -98,7 +99,7 @@ class Pictures:
             self._later(left)
 
     def _give_up(self) -> None:
-        """Drop the samples whose writing has not begun."""
+        """Drop the samples that are not being written yet."""
         left = 0
         with suppress(queue.Empty):
             while True:
@@ -195,7 +196,7 @@ class Pictures:
 class EndingThread(threading.Thread):
     """A daemon thread that starts at once and sets an event when it ends.
 
-    In Python 3.11 a thread counts as ended after a `join` that a signal interrupted.
+    The event is needed because in Python 3.11 a thread counts as ended after a signal has interrupted its `join`.
     """
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
@@ -204,7 +205,7 @@ class EndingThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Work."""
+        """See `threading.Thread.run`."""
         try:
             self.work()
         finally:

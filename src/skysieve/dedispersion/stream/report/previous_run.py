@@ -1,7 +1,7 @@
 """The state that the previous run in a folder stored, and the gap between it and this run.
 
-Every second a run writes to ``status.json`` how far the candidates of each beam are on the disk.  The next run reads
-that and says which data were not searched, even if the previous run was killed.
+Every second a run writes to ``status.json`` the time up to which the candidates of each beam are on the disk.  The next
+run reads the file and reports which data were not searched, even if the previous run was killed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Gap:
 
     @property
     def seconds(self) -> float | None:
-        """Length; below 0 if this run begins before the end of the previous one; None if one epoch is not known."""
+        """Length; negative if this run begins before the end of the previous one; None if an epoch is not known."""
         a, b = self.before, self.after
         if (a.epoch == 0) != (b.epoch == 0):
             return None
@@ -94,18 +94,18 @@ def format_mark(mark: Mark) -> str:
 
 @dataclass
 class PreviousRun:
-    """What the previous run left.
+    """The state that the previous run stored.
 
     Attributes
     ----------
     next_segment : dict
         For each beam, the number of its next segment.
     marks : dict of Mark
-        For each beam, how far it was searched.
+        For each beam, the position up to which it was searched.
     unmarked : list of int
-        Beams of which it did not note how far they were searched.
+        Beams for which the previous run stored no such position.
     killed : bool
-        Whether it was killed.
+        Whether the previous run was killed.
     """
 
     next_segment: dict[int, int] = field(default_factory=dict)

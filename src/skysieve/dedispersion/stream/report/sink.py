@@ -1,7 +1,7 @@
-"""Where candidates go: a table that survives the process, pictures, samples, triggers.
+"""Output of candidates: a table that survives the process, pictures, samples and triggers.
 
-A candidate is announced (printed, sent by triggers) after its line has reached the disk.  While the disk refuses to
-take lines, they wait.
+A candidate is announced (printed, sent by triggers) after its line has reached the disk.  While lines cannot be
+written, they wait.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .tables import Table, lock_folder
 from .triggers import Trigger
 
 MOST_LINES = 100_000
-"""Candidates that may wait for the disk; beyond that the oldest are dropped and counted."""
+"""Most candidates that may wait for the disk; if there are more, the oldest are dropped and counted."""
 MOST_RAW = 2**28
-"""Bytes of samples that may wait to be written and drawn; further candidates get their line only."""
+"""Most bytes of samples that may wait to be written and drawn; for further candidates only the line is written."""
 MOST_TRIGGERS = 1000
 GRACE = 30.0
 """Seconds that pictures and triggers have at the end of a run."""
@@ -60,14 +60,14 @@ class Sink:
     Parameters
     ----------
     folder : path
-        It is made if it does not exist.  It gets ``candidates.csv``, ``pulses/`` and, after an earlier run,
-        ``gaps.csv``; and ``injections.csv`` if pulses are injected.
+        Folder for ``candidates.csv``, ``pulses/``, ``gaps.csv`` (after an earlier run) and ``injections.csv`` (if
+        pulses are injected).  It is made if it does not exist.
     pictures, raw : bool
-        Draw each candidate; keep the samples around each as a filterbank file.
+        Whether to draw each candidate, and whether to keep the samples around it as a filterbank file.
     min_snr : float
-        Candidates below this S/N get no picture, samples or triggers; those of injected pulses never do.
+        Candidates below this S/N get no picture, samples or triggers; candidates of injected pulses never get any.
     triggers : sequence of Trigger
-        They are sent one after another for each candidate.
+        Triggers that are sent one after another for each candidate.
     say : callable
         Is called with a line for each candidate, and for each problem.
 
@@ -113,7 +113,7 @@ class Sink:
         self._thread = EndingThread(self._run, "sink")
         self._sender = EndingThread(self._send_triggers, "triggers")
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ input
     def add(self, candidate: Candidate) -> None:
         """Take a candidate; its samples are dropped if too many bytes wait."""
         self._put(candidate)
@@ -134,7 +134,7 @@ class Sink:
         self._inbox.put(one if self._reserve(one.raw) else replace(one, raw=None))
 
     def _reserve(self, raw: Any) -> bool:
-        """Reserve memory for samples; whether there was enough."""
+        """Reserve memory for samples; return whether there was enough."""
         if raw is None:
             return True
         with self._lock:
@@ -150,7 +150,7 @@ class Sink:
                 self._raw_bytes -= one.raw.nbytes
 
     def close(self, seconds: float = 120.0, grace: float = GRACE) -> None:
-        """Write the remaining candidates, for at most ``seconds``; then draw and send them, for at most ``grace``."""
+        """Write the remaining candidates for at most ``seconds``; then draw and send them for at most ``grace``."""
         if not self._thread.ended.is_set():
             self._inbox.put(None)
             self._thread.ended.wait(seconds)
@@ -165,7 +165,7 @@ class Sink:
         self._unlock_folder()
 
     def _drop_triggers(self) -> None:
-        """Drop the triggers that wait; one that is running is left alone."""
+        """Drop the triggers that wait; a running trigger continues."""
         with suppress(queue.Empty):
             while True:
                 self._count("triggers_dropped", int(self._to_send.get_nowait() is not None))
@@ -230,7 +230,7 @@ class Sink:
         self._append("injections.csv", INJECTION_COLUMNS, one.row)
 
     def _append(self, name: str, columns: Sequence[Column], row: dict[str, Any]) -> None:
-        """Append a row to a table; if that is impossible, the run continues without it."""
+        """Append a row to a table; if that fails, the run continues without the row."""
         try:
             Table(self.folder / name, columns).append([row])
         except (OSError, ValueError) as error:
@@ -239,12 +239,12 @@ class Sink:
 
     @property
     def done(self) -> int:
-        """Candidates that are on the disk, or were dropped because the disk refused them for too long."""
+        """Number of candidates that are on the disk, or were dropped because they could not be written for too long."""
         with self._lock:
             return self.counts["written"] + self.counts["dropped"]
 
     def _flush(self) -> bool:
-        """Write the lines that wait; whether the disk took them."""
+        """Write the lines that wait; return whether that succeeded."""
         candidates = list(self._waiting)
         try:
             self.table.append([c.columns for c in candidates])
@@ -282,7 +282,7 @@ class Sink:
 
     # ------------------------------------------------------------------ pictures
     def _picture(self, candidate: Candidate, wanted: bool) -> None:
-        """Let a candidate be drawn, now or when its samples come, or release its samples."""
+        """Have a candidate drawn, now or when its samples arrive, or release its samples."""
         samples = self._samples.pop(candidate.number, None)
         if candidate.number and samples is None:
             self._expected[candidate.number] = candidate if wanted else None

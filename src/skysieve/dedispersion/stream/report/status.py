@@ -26,11 +26,11 @@ class StatusFile:
     read : callable
         Returns the state: `Pipeline.state`.
     about : dict
-        What does not change during the run, such as names.
+        Entries that do not change during the run, such as names.
     say : callable
         Is called with a line when the file cannot be written, and when it can be written again.
     streams : callable
-        Returns how far each beam is searched: `Pipeline.streams`.
+        Returns the position up to which each beam is searched: `Pipeline.streams`.
 
     Attributes
     ----------

@@ -16,12 +16,12 @@ class Table:
     Attributes
     ----------
     segments : dict
-        For each beam, the highest segment number among the lines that the file held already.
+        For each beam, the highest segment number among the lines that the file already contained.
 
     Raises
     ------
     ValueError
-        The file exists and is another table.
+        The file exists and is not a table with these columns.
     """
 
     def __init__(self, path: Path, columns: Sequence[Column] = CANDIDATE_COLUMNS) -> None:
@@ -46,7 +46,7 @@ class Table:
                 file.write(head)
 
     def append(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Append rows, values by column name: all of them, or none and an OSError."""
+        """Append rows, given as values by column name; on an OSError no row is appended."""
         data = "".join(f"{line_of(row, self.columns)}\n" for row in rows).encode()
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:

@@ -1,4 +1,4 @@
-"""Triggers: what is sent elsewhere for each candidate."""
+"""Triggers, which send each candidate to a program or a server."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .drawing import name_of
 from .voevent import voevent
 
 COMMAND_SECONDS, POST_SECONDS = 30.0, 10.0
-"""Longest time of a command, and of a request."""
+"""Most seconds that a command, and a request, may take."""
 
 
 class Trigger(ABC):
-    """Sends candidates elsewhere; see `TRIGGERS` for the kinds.
+    """Sends candidates to a target; see `TRIGGERS` for the kinds.
 
     Attributes
     ----------
     target_name, help : str
-        What follows ``KIND:`` on the command line, and what the trigger does.
+        Name of the value after ``KIND:`` on the command line, and description of the trigger.
     """
 
     target_name: ClassVar[str]
@@ -43,12 +43,12 @@ class Trigger(ABC):
         Raises
         ------
         OSError, ValueError, ArithmeticError, subprocess.SubprocessError, http.client.HTTPException
-            It could not be sent.
+            The candidate could not be sent.
         """
 
 
 class CommandTrigger(Trigger):
-    """Runs a program, which gets the candidate as JSON on its standard input."""
+    """Runs a program, which reads the candidate as JSON from its standard input."""
 
     target_name, help = "PROGRAM", "runs a program, which gets the candidate as JSON on its standard input"
 
@@ -100,18 +100,18 @@ TRIGGERS: dict[str, type[Trigger]] = {"command": CommandTrigger, "voevent": VOEv
 
 
 def make_trigger(text: str, *, ivorn: str = "skysieve/stream", role: str = "observation") -> Trigger:
-    """The trigger that ``KIND:TARGET`` names.
+    """Make the trigger of an option ``KIND:TARGET``.
 
     Parameters
     ----------
     text : str
     ivorn, role : str
-        Of VOEvents: authority and stream; "observation" or "test".
+        For VOEvents: authority and stream, and "observation" or "test".
 
     Raises
     ------
     ValueError
-        The kind is not known, or the target is not of its form.
+        The kind is unknown, or the target is not valid for it.
 
     Examples
     --------

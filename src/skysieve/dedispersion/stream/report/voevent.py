@@ -38,7 +38,7 @@ def voevent(
     """
     ET.register_namespace("voe", NAMESPACE)
     name = f"ivo://{ivorn}#{columns['mjd_infinite']:.10f}-{columns['beam']}"
-    if columns.get("segment"):  # a sender that starts again may send the same times again
+    if columns.get("segment"):  # a sender that restarts may send the same times again
         name += f"-{columns['segment']}"
     root = ET.Element(f"{{{NAMESPACE}}}VOEvent", {
         "version": "2.0", "role": role, "ivorn": name,

@@ -1,4 +1,4 @@
-"""Candidates that many beams see at the same time are interference."""
+"""Flag candidates that many beams see at the same time, which are interference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOLD = 2.0
 
 
 class Coincidence:
-    """Holds candidates until all beams have searched their time, then counts the beams that have one at that time.
+    """Holds candidates until all beams have searched their time, then counts the beams with a candidate at that time.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Coincidence:
         self._held += [(_moment(c) + until, c, now) for c in candidates]
 
     def earliest(self, beam: int, segment: int) -> float:
-        """Seconds in a segment, at the top of the band, before which none of its candidates is held."""
+        """Seconds in a segment, at the top of the band, before which none of its candidates is still held."""
         starts = (
             one.top_time - one.columns["width"] / 2
             for _, one, _ in self._held
@@ -60,7 +60,7 @@ class Coincidence:
         last : bool
             Release all candidates.
         ended : mapping, optional
-            The same for beams whose stream has ended.
+            As `frontiers`, for beams whose stream has ended.
         """
         if not self._held:
             return []
@@ -80,9 +80,9 @@ class Coincidence:
             if not alone:
                 joined = np.abs(moment - moment[i]) <= (width + width[i]) / 2 + self.link
                 near |= set(beam[joined].tolist()) | self._missed.pop(id(held[i]), set())
-                for other in np.flatnonzero(joined & ~goes):  # remember these beams for the candidates that still wait
+                for other in np.flatnonzero(joined & ~goes):  # count these beams for the candidates that still wait
                     self._missed.setdefault(id(held[other]), set()).add(int(beam[i]))
-            could = max(len(near), int((searched >= moment[i]).sum()))  # without beams that fell silent before
+            could = max(len(near), int((searched >= moment[i]).sum()))  # without beams that stopped before
             flagged = len(near) >= 2 and len(near) > self.fraction * could
             ready.append(replace(held[i], columns={**held[i].columns, "beams": len(near), "flagged": int(flagged)}))
         self._held = [one for one, gone in zip(self._held, goes, strict=True) if not gone]

@@ -1,7 +1,7 @@
 """Noise and events of de-dispersed series that continue from call to call (numba).
 
-The arithmetic is that of `cpu.detect`, which searches whole blocks at once.  Here a search begins anywhere, and the
-noise of its blocks is known.  Prefix sums wrap, so that their start does not affect any window.
+The arithmetic is the same as in `cpu.detect`, which searches whole blocks at once.  Here a search may begin at any
+sample, and the noise of the blocks is known.  Prefix sums wrap on overflow, so that their start affects no window.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ JIT = {"nogil": True, "error_model": "numpy"}
 
 @njit(**JIT)
 def whole_parts(count, block, parts):
-    """How many of the parts of a block are whole in its first ``count`` samples."""
+    """Number of parts of a block that are complete in its first ``count`` samples."""
     return min(parts, ((max(ZERO, count) + 1) * parts - 1) // block)
 
 
 @njit(**JIT)
 def known_parts(count, first, number, begin, block, means, m):
-    """Copy the means of the parts of a block and of those beside it to ``m``; returns the first and last + 1 known.
+    """Copy the means of the parts of a block and its two neighbours to ``m``; return the first known one and last + 1.
 
-    ``count`` samples of the row are there, and ``first`` is the first of the block.
+    ``count`` is the number of samples of the row, and ``first`` the first sample of the block.
     """
     slots, parts = means.shape
     before, slot, after = (number - 1) % slots, number % slots, (number + 1) % slots
@@ -59,11 +59,11 @@ def known_parts(count, first, number, begin, block, means, m):
 
 @njit(**JIT)
 def levels_of_block(sums, valid, origin, number, block, begin, fit, work, lanes, m, means, drifts, levels):
-    """Level of a block of each row into ``levels[:, number % slots, 0]``, with a baseline; how many of them drift.
+    """With a baseline, write the level of a block to ``levels[:, number % slots, 0]``; return how many rows drift.
 
     Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  The samples of the next block are
-    known, too, unless the row ends before.  ``begin`` is the first block.  ``means[:, number % slots]`` keep the means
-    of the parts of the block, and ``drifts`` gets what `baseline.find_level` returns.
+    known too, unless the row ends before it.  ``begin`` is the first block.  ``means[:, number % slots]`` receive the
+    means of the parts of the block, and ``drifts`` the result of `baseline.find_level`.
     """
     slots, parts = means.shape[1:]
     slot, after = number % slots, (number + 1) % slots
@@ -109,9 +109,9 @@ def subtract_drifts(sums, valid, origin, number, block, begin, kind, fit, work, 
 
 @njit(**JIT)
 def noise_of_block(sums, valid, origin, number, block, begin, noise, parts, counts, spare, out, levels):
-    """Sigma of a block of each row into ``levels[:, number % slots, 1]``, and without a baseline the level.
+    """Write sigma of a block of each row to ``levels[:, number % slots, 1]`` and, without a baseline, the level.
 
-    A last block that is shorter than a quarter takes the noise of the one before, unless it is the first block,
+    A last block shorter than a quarter of a block takes the noise of the block before, unless it is the first block,
     ``begin``.
     """
     slots = levels.shape[1]
@@ -181,7 +181,8 @@ def search_series(
 class Rows:
     """The search of some rows of a table.
 
-    Its functions are compiled one by one, so that two processes may do it, and that for drifts when a level drifts.
+    The functions are compiled separately, so that two processes can compile them at the same time.  The function for
+    drifts is compiled only when a level drifts.
 
     Parameters
     ----------
@@ -211,7 +212,7 @@ class Rows:
         return found
 
     def subtract_drifts(self, number: int, drifting: float) -> None:
-        """Subtract the drifts of a block, in so many rows: if they are few, before this is compiled."""
+        """Subtract the drifts of a block in ``drifting`` rows; if these are few, without compiled code."""
         subtract = jit.interpreted_if_small(subtract_drifts, BASELINE_STEPS * drifting, BASELINE_WORTH)
         subtract(
             self.sums, self.valid, self.origin, number, self.block, self.begin, KINDS.index(self.sums.dtype.kind),
@@ -241,17 +242,18 @@ class Rows:
 
 
 USES = {"search_series": search_series, "noise_of_block": noise_of_block, "levels_of_block": levels_of_block}
-"""What `compile_one` calls: first what takes longest to compile, last what the search itself compiles meanwhile."""
+"""The functions that `compile_one` calls, starting with the one that takes longest to compile; the search itself may
+compile the last one in the meantime."""
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:
-    """Start to compile the search of sums of a type in other processes, where it is not stored."""
+    """Start to compile the search for sums of a type in other processes, unless the compiled code is cached."""
     for name, kernel in USES.items():
         jit.compile_beside(f"from {__name__} import compile_one; compile_one({dtype.name!r}, {name!r})", kernel)
 
 
 def compile_one(dtype: str, function: str) -> None:
-    """Call a function of a search of sums of a type, on no rows."""
+    """Compile a function of the search for sums of a type, by a call without rows."""
     parts = LEAST_PARTS if function == "levels_of_block" else 0
     what = Detection(2, (1,), 1.0, "robust", False, np.zeros(0, np.int64), parts=parts)
     rows = Rows(

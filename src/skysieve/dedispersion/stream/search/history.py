@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ENDLESS = 2**60
-"""Number of samples while the end of the stream is not known."""
+"""Number of samples that stands for an unknown end of the stream."""
 
 
 class History:
@@ -50,7 +50,7 @@ class History:
         self.stop += len(rows)
 
     def view(self, start: int, stop: int) -> Any:
-        """The memory of samples that are held."""
+        """A view of samples that are held."""
         return self.rows[start - self.base : stop - self.base]
 
     def copy(self, start: int, stop: int) -> NDArray[Any]:
@@ -59,7 +59,7 @@ class History:
         return found
 
     def change(self, start: int, stop: int, ahead: int, work: Callable[[int, Any, int, bool], Any]) -> None:
-        """Replace samples by what ``work(start, rows, count, True)`` makes of them and of those ``ahead`` of them."""
+        """Replace samples by ``work(start, rows, count, True)``, where ``rows`` has ``ahead`` further samples."""
         rows = self.view(start, stop + ahead)
         changed = work(start, rows, stop - start, True)
         if not np.may_share_memory(changed, rows):
@@ -69,7 +69,7 @@ class History:
         """Wait until the arrays given to `append` have been read."""
 
     def touch(self) -> None:
-        """Map every page now, not while data arrive."""
+        """Map every page of the memory now, and not while data arrive."""
         self.rows.fill(0)
 
     def read(self, start: int, count: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the search of a stream returns, and the events from which candidates are made."""
+"""The candidates that the search of a stream returns, and the events of which they consist."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class StreamCandidates(Result):
     Attributes
     ----------
     columns : dict of numpy.ndarray
-        As `Candidates.columns`, and ``live``: the fraction of the samples of the window that arrived.
+        As `Candidates.columns`, with the additional column ``live``: the fraction of the samples of the window that
+        arrived.
     events : Events
-        The members of the candidates, in the order of DM, time and width.
+        The events of the candidates, in the order of DM, time and width.
     group : numpy.ndarray of int64
         Candidate to which each event belongs.
 
@@ -130,4 +131,4 @@ class StreamCandidates(Result):
 
 
 _NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "injected", "latency"))
-"""Columns that a search makes; the other ones come from the stages around it."""
+"""Columns that a search makes; other stages of the stream add the others."""

@@ -1,8 +1,8 @@
-"""The search of a stream: samples in pieces of any length in, candidates out, with the same bits as `search` of a file.
+"""The search of a stream: pieces of samples of any length in, candidates out, with the same bits as `search`.
 
-On a CPU each sample is summed once (`series`), and a noise block is searched when the next one and the delay of its DMs
-are complete; on a GPU when the block after that is complete too.  A candidate is returned when no later event can
-belong to it.
+On a CPU each sample is summed once (`series`), and a noise block is searched when the next block and the delay of its
+DMs are complete; on a GPU it is searched one block later.  A candidate is returned when no later event can belong to
+it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 __all__ = ["StreamSearch"]
 
 FAR = 2**45
-"""Sample at which an engine is tried before the stream begins, far from all real samples."""
+"""Sample number for a test search before the stream begins, far from all real samples."""
 MOST_EVENTS = 200_000
-"""Most events of a step; of more, the loudest are used."""
+"""Most events of a step; if there are more, only the loudest are used."""
 MOST_AGAIN = 2**30
-"""Most bytes of samples that are held for the second look at candidates; those that wait longer are not looked at."""
+"""Most bytes of samples that are held to examine candidates again; candidates that wait longer are not examined."""
 LONG_BLOCK = 0.3
-"""Seconds.  Longer blocks are summed in parts of at most this length, as samples arrive."""
+"""Most seconds that are summed at once; longer blocks are summed in parts as samples arrive."""
 
 
 class StreamSearch(Plan):
     """Search samples as they arrive.
 
-    Set it up once; then give the samples of a live stream to `feed`, piece by piece, and call `finish` at its end; or
-    search a whole stream with `execute`.
+    Pass the samples of a live stream to `feed`, piece by piece, and call `finish` at its end; or search a whole stream
+    with `execute`.
 
     Parameters
     ----------
@@ -68,40 +68,41 @@ class StreamSearch(Plan):
     dtype : {"uint8", "int8", "uint16", "int16", "float32"}
         Type of the samples.
     maximum : int
-        Largest value of unsigned samples, if it is less than that of the type; 0 (the default) means that of the type.
+        Largest value of unsigned samples; 0 (the default) means the largest value of the type.
     ignore : sequence of int
         Numbers of channels to leave out; channel 0 has the highest frequency.
     step : int
-        Noise blocks to search at a time; more need less work and give more latency.
+        Number of noise blocks to search at a time; more blocks need less work but increase the latency.
     history : int
-        Samples to keep for `recent`.
+        Number of samples to keep for `recent`.
     widths, max_width, threshold, noise, detector, buffer, block, baseline, excess, dip, method, max_loss, \
     ref_freq, dm_constant
         As for `skysieve.dedispersion.search`.
     usual_block : float
-        Seconds of the noise blocks if ``block`` is not given; they become longer if the search needs that.
+        Length of the noise blocks in seconds if ``block`` is not given; the blocks are longer if the search needs it.
     clean, veto, device, memory, threads
-        As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which adds up to
-        that to the latency.
+        As for `skysieve.dedispersion.search`.  Samples are cleaned in blocks of about half a second, which increases
+        the latency by up to this time.
     expected : int
-        Samples that will come, if they wait until they are searched, as those of a file do; 0 (the default) for those
-        of a receiver.  On a CPU, what few of them need is not compiled first; the candidates are the same.
+        Number of samples that will come from a source that can wait, such as a file; 0 (the default) for a receiver.
+        If the number is small, functions are not compiled on a CPU when compiling would take longer than it saves.  The
+        candidates do not depend on this argument.
     resident : bool
-        Keep the samples, which must be uint8, on the first GPU only; `feed` takes arrays of CuPy or NumPy.
+        Keep the samples, which must be uint8, on the first GPU only; `feed` accepts CuPy and NumPy arrays.
 
     Attributes
     ----------
     length : int
         Samples of a noise block.
     start : int
-        Number of the first sample that is searched; -1 before that is known.
+        Number of the first sample that is searched; -1 before it is known.
     filled : int
-        Number of the first sample that is not ready for the search yet: it is not filled, or not cleaned.
+        Number of the first sample that is not yet filled or cleaned, and so not ready for the search.
     events, forced, dropped, equal : int
-        Events found; groups returned in pieces; events dropped because there were too many; samples (of one channel)
-        that count as lost because they repeat one value.
+        Number of events found; of groups returned in pieces; of events dropped because there were too many; of samples
+        (of one channel) that count as lost because they repeat one value.
     vetoed : dict of str to int
-        Candidates that were left out as no dispersed pulses, by reason.
+        Number of candidates that were left out because they are not dispersed pulses, by reason.
     equal_since : float
         Seconds at which the latest run of equal samples began; -1 before the first one.
 
@@ -243,7 +244,7 @@ class StreamSearch(Plan):
         """Forget all samples, so that the next `feed` begins another stream."""
         self._check_open()
         if self._loaded >= 0:
-            self.engine.load(0, 0)  # it would reuse samples of the same numbers
+            self.engine.load(0, 0)  # otherwise it would reuse samples with the same numbers
         o, kind = self.observation, np.dtype(self.dtype)
         self._filler: Any
         self._lookout: Lookout | None = None
@@ -292,7 +293,7 @@ class StreamSearch(Plan):
         return [one.detection(looked[one.table]) for one in self._ranges]
 
     def _pace(self, step: int) -> int:
-        """Samples that are summed at a time on a CPU: whole blocks, or parts of a long one."""
+        """Number of samples that are summed at a time on a CPU: whole blocks, or parts of a long block."""
         if step > 1:
             return self.step
         common = math.lcm(*(t.table.downsamp for t in self.job.made))
@@ -314,14 +315,14 @@ class StreamSearch(Plan):
         return str(self.engine.describe()["device"])
 
     def describe(self) -> dict[str, Any]:
-        """How the samples are searched.
+        """Describe how the samples are searched.
 
         Returns
         -------
         dict
-            ``method``, ``device`` and ``dtype``; ``bytes``: memory of the search and of the samples that it holds;
-            ``seconds``: None; ``dms``: how many DMs; ``block``: seconds of a noise block; ``threads``: CPU threads that
-            sum.
+            ``method``, ``device`` and ``dtype``; ``bytes``, the memory of the search and of the samples that it holds;
+            ``seconds``, which is None; ``dms``, the number of DMs; ``block``, the length of a noise block in seconds;
+            ``threads``, the number of CPU threads.
         """
         self._check_open()
         engine = self.engine.describe()
@@ -333,7 +334,7 @@ class StreamSearch(Plan):
             "block": self.length * self.observation.tsamp, "threads": int(engine["threads"]),
         }  # fmt: skip
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ input
     def execute(self, pieces: Iterable[tuple[int, Any] | tuple[int, Any, Any]]) -> StreamCandidates:
         """Search a whole stream.
 
@@ -371,12 +372,11 @@ class StreamSearch(Plan):
         Parameters
         ----------
         start : int
-            Number of the first sample.  The stream begins with that of the first call; later calls continue without a
-            gap.
+            Number of the first sample.  The first call can begin at any number; later calls continue without a gap.
         rows : numpy.ndarray, shape (samples, channels)
-            Samples in falling order of frequency, of `dtype` or of a type that it can hold.
+            Samples in falling order of frequency, of type `dtype` or a type that can be cast to it safely.
         missing : array_like of int, shape (n, 4)
-            Rectangles that did not arrive: first sample, last + 1, first channel, last + 1.
+            Missing rectangles: first sample, last + 1, first channel, last + 1.
 
         Returns
         -------
@@ -419,7 +419,7 @@ class StreamSearch(Plan):
         return found
 
     def _decide(self, stop: int, last: bool = False) -> list[StreamCandidates]:
-        """Look for equal samples before ``stop``, and search the samples for which this is decided."""
+        """Look for runs of equal samples before ``stop``, and search the samples that have been examined."""
         free = stop
         if self._lookout is not None:
             while end := self._lookout.next(stop, last):
@@ -446,7 +446,7 @@ class StreamSearch(Plan):
         self.equal += int(((rects[:, 1] - rects[:, 0]) * (rects[:, 3] - rects[:, 2])).sum())
         self.equal_since = int(rects[:, 0].min()) * self.observation.tsamp
         self._due = np.concatenate([self._due, rects])
-        for rect in rects:  # extend a run that continues
+        for rect in rects:  # the new rectangle may continue an earlier run
             same = (self._rects[:, 1] == rect[0]) & (self._rects[:, 2:] == rect[2:]).all(axis=1)
             if same.any():
                 self._rects[np.flatnonzero(same)[0], 1] = rect[1]
@@ -512,7 +512,7 @@ class StreamSearch(Plan):
                 self._begin_at(end)
 
     def _begin_at(self, low: int) -> None:
-        """Leave out a first block with too few samples to give a level: the stream starts at its end, ``low``."""
+        """Leave out a first block with too few samples to measure a level: the stream starts at its end, ``low``."""
         self.start = self.low = low
         self.filled = self._repaired = self._loaded = self._base = max(0, low - self.job.context)
         if self.series is not None:
@@ -520,7 +520,7 @@ class StreamSearch(Plan):
         self._pending = [np.array([[self.filled, low, 0, self.observation.nchan]])]
 
     def _fill_first(self, end: int) -> None:
-        """At the end of the first block with data, fill what is missing in it with its own level and scatter.
+        """At the end of the first block with data, fill its missing samples with noise of its own level and scatter.
 
         The context before it is filled too, because the baseline depends on it, and a short last block takes the noise
         of the block before.
@@ -554,10 +554,10 @@ class StreamSearch(Plan):
 
     @property
     def removed(self) -> Removed:
-        """What the cleaning removed so far."""
+        """The data that cleaning has removed so far."""
         return self._cleaner.removed()
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ output
     def _search(self) -> list[StreamCandidates]:
         found: list[StreamCandidates] = []
         if self.series is not None:
@@ -594,7 +594,7 @@ class StreamSearch(Plan):
         return self._complete_groups(last)
 
     def _loudest(self, raw: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-        """At most as many events as may wait: in a storm of interference the loudest."""
+        """The `MOST_EVENTS` loudest events, if interference causes more."""
         count = sum(map(len, raw))
         if count <= MOST_EVENTS:
             return raw
@@ -614,7 +614,7 @@ class StreamSearch(Plan):
         starts = np.concatenate([np.full(len(t.table.delays), t.start) for t in self.job.made])
         if self.series is not None:
             every = np.repeat(self.series.searched, [one.stop - one.first for one in self._ranges])
-        # a window that is divided gives events up to three quarters of its width before its middle
+        # a divided window gives events up to three quarters of its width before its middle
         before = 0 if self.job.every else -(-3 * self.job.boxes[-1] // 4) + 1
         dms, rank = self.job.dms
         found = np.full(len(dms), np.inf)
@@ -666,7 +666,7 @@ class StreamSearch(Plan):
         return rows, gone
 
     def _live(self, windows: Events) -> NDArray[np.float64]:
-        """For each of some windows, the fraction of it that arrived."""
+        """The fraction of each window that arrived."""
         base = self.observation.dm or 0.0
         live = np.ones(len(windows))
         losses = self._losses()

@@ -1,8 +1,8 @@
-"""De-dispersed series that continue from call to call of a stream's search, so that each sample is summed once.
+"""De-dispersed series that are continued at each call of a stream's search, so that each sample is summed once.
 
-The noise of a block is known at the end of the next one, for its baseline, and an event when the widest window around
-it is complete.  So the events of a block are returned at the end of the next one, except those of its last samples,
-which follow a block later.
+The baseline of a block depends on the next block, so that its noise is known when the next block has arrived.  An event
+is known when the widest window around it has arrived.  The events of a block are therefore returned at the end of the
+next block, except for events in its last samples, which are returned one block later.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LAG = 0.1
-"""Most seconds by which the delays of the DMs of a range differ, so that none waits longer for another."""
+"""Largest difference between the delays of the DMs of a range, in seconds: no DM waits longer for another one."""
 LEAST_ROWS = 128
-"""Fewest DMs of a range: with fewer, less of the sums is shared."""
+"""Fewest DMs of a range; with fewer DMs, fewer partial sums are shared."""
 ROOM = 1024
-"""Events of a task for which there is room at first."""
+"""Number of events of a task for which memory is allocated at first."""
 ROWS = 16
 """Most series of a task."""
 
@@ -46,7 +46,7 @@ class TableSeries:
     block, reach : int
         Samples of a noise block, and of the widest window.
     origin, done : int
-        First sample that is held, and first one that is not summed yet.
+        First sample that is held, and first sample that is not summed yet.
     begin : int
         The first block.
     newest : int
@@ -67,7 +67,7 @@ class TableSeries:
     looked: int = 0
 
     def make_room(self, count: int) -> None:
-        """If there is no room for ``count`` more samples, drop those that no window and no noise block needs."""
+        """If there is no room for ``count`` more samples, drop samples that no window and no noise block needs."""
         if self.done + count - self.origin <= self.rows.shape[1]:
             return
         first = max(self.origin, min(self.looked - 2 * self.reach, (self.newest + 1) * self.block))
@@ -79,7 +79,7 @@ class TableSeries:
 
 @dataclass(frozen=True)
 class DMRange:
-    """Rows ``first : stop`` of a table: DMs with similar delays, so that none waits long for another's last samples.
+    """Rows ``first : stop`` of a table: DMs with similar delays, so that no DM waits long for the samples of another.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class RunningSeries:
     budget : int
         Most bytes that engine and series may take.
     waits : bool
-        Whether the data wait until they are searched: then few drifts are subtracted before that is compiled.
+        Whether the source of the data can wait: then a small number of drifts is subtracted without compiled code.
 
     Attributes
     ----------

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 MOST_WAITING = 200_000
 """Most events that may wait for the end of their group."""
 LONGEST = 30.0
-"""Longest time in seconds that an event waits for others of its group; then the group is returned as it is."""
+"""Longest time in seconds that an event waits for others of its group; then the group is returned incomplete."""
 
 
 @dataclass(frozen=True)
 class Complete:
-    """Candidates that no later event changes.
+    """Candidates that later events cannot change.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Complete:
     head : numpy.ndarray of int64
         For each event, the event at which its burst peaks.
     forced : int
-        Groups that are returned before they are complete.
+        Number of groups that are returned before they are complete.
     """
 
     events: Events
@@ -39,7 +39,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Events that wait for the end of their group, and those of earlier groups that may explain some of them.
+    """Events that wait for the end of their group, and events of earlier groups that may explain some of them.
 
     Attributes
     ----------
@@ -60,11 +60,11 @@ class Waiting:
         return cls(events, np.empty(0, bool), np.empty(0, bool))
 
     def select(self, mask: NDArray[np.bool_]) -> Waiting:
-        """Those for which `mask` is True."""
+        """The events for which `mask` is True."""
         return Waiting(self.events.select(mask), self.done[mask], self.own[mask])
 
     def merge(self, events: Events) -> Waiting:
-        """These and new ones, in the order of DM, time and width, each once."""
+        """These events and new ones, in the order of DM, time and width, without duplicates."""
         if not len(events):
             return self
         more = np.zeros(len(events), bool)
@@ -83,7 +83,7 @@ class Waiting:
     def complete(
         self, response: Response, frontiers: NDArray[np.float64], last: bool = False, waits: bool = False
     ) -> tuple[Waiting, Complete]:
-        """What still waits, and the groups that are complete.
+        """The events that still wait, and the groups that are complete.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Waiting:
         out = (over | long)[groups.head] & ~done
         forced = len(np.unique(groups.head[out & long[groups.head]]))
         done = done | out
-        # events of candidates that were returned can still be part of the explanation of those that wait
+        # events of returned candidates can still explain waiting events
         keep = ~done
         widest = float(response.widest.max())
         for arrival, ends in zip(response.arrivals(events), response.ends(frontiers), strict=True):

@@ -1,4 +1,4 @@
-"""What a live page shows, read from the folder of a run: the growing table, the state, the pictures.
+"""The data of a live page, read from the folder of a run: the growing table, the state, the pictures.
 
 The page only reads files, so that it cannot delay the run.  Numbers are parsed as numbers; lines that cannot be parsed
 are counted and left out.
@@ -27,7 +27,7 @@ MOST_CANDIDATES = 5000
 MOST_POINTS = 900
 """How many of the latest states are shown: 15 minutes."""
 TAIL_BYTES = 256
-"""Bytes before the current position that are compared to recognise that a table was replaced."""
+"""Number of bytes before the current position that are compared to detect that a table was replaced."""
 PIECE = 2**22
 """Bytes of the table read at a time."""
 LARGEST_STATUS = 2**20
@@ -82,9 +82,9 @@ class StatusPoint:
 
 @dataclass
 class View:
-    """Everything that was read.  ``generation`` changes when the table is replaced.
+    """All data that were read.  ``generation`` changes when the table is replaced.
 
-    ``injections`` and ``injections_found`` are those of all runs in the folder, of which enough samples arrived.
+    ``injections`` and ``injections_found`` count the pulses of all runs in the folder of which enough samples arrived.
     """
 
     generation: int = 0
@@ -158,7 +158,10 @@ class FolderReader:
         if not self.folder.is_dir():
             raise ValueError(f"{self.folder}: there is no such folder")
         if not (self.table.is_file() or (self.folder / NAME).is_file()):
-            raise ValueError(f"{self.folder}: has no candidates.csv and no {NAME}; expected the --output of a stream")
+            raise ValueError(
+                f"{self.folder}: has no candidates.csv and no {NAME}; expected the output folder of "
+                "'skysieve dedisp stream'"
+            )
         self.lock = threading.Lock()
         self.view = View()
         self._candidates = Tail(self.table, COLUMN_NAMES)
@@ -187,7 +190,7 @@ class FolderReader:
             self.poll()
 
     def poll(self) -> None:
-        """Read what is new."""
+        """Read the new data."""
         problem = ""
         for part in (self._read_table, self._read_injections, self._read_status, self._read_pictures):
             try:
@@ -200,7 +203,7 @@ class FolderReader:
 
     # ------------------------------------------------------------------ candidates
     def _read_table(self) -> None:
-        """Read new candidates; of very many only the last ones."""
+        """Read new candidates; if there are very many, only the last ones."""
         self._candidates.read(self._begin_again, self._take)
 
     def _begin_again(self) -> None:
@@ -265,7 +268,7 @@ class FolderReader:
             raise OSError(0, "this is not a state of this version of skysieve", str(path)) from None
         first = self._status_at is None
         self._status_at = stamp
-        # the clock of the run may be that of another machine: at first use the age of the file
+        # the run may be on a machine with another clock: at first use the age of the file
         self._changed = time.monotonic() - (max(0.0, time.time() - facts.st_mtime) if first else 0.0)
         with self.lock:
             self._remember(now, state)

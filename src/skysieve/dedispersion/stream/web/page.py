@@ -336,7 +336,7 @@ class Page:
         self._follow()
 
     def _moved(self, event: Any) -> None:
-        """A plane that was zoomed or moved stays as it is until a span is selected."""
+        """After the visitor has zoomed or moved the plane, leave it unchanged until a span is selected."""
         self.follow = False
         self.span.active = None
 
@@ -387,11 +387,11 @@ class Page:
         chosen = self._selected()
         self.shown = (self.shown + new)[-MOST_CANDIDATES:]
         self.points.stream(columns_of(new), rollover=MOST_CANDIDATES)
-        if over and chosen is not None:  # indices have moved
+        if over and chosen is not None:  # the indices have changed
             self.points.selected.indices = [self.shown.index(chosen)] if chosen in self.shown else []
 
     def _selected(self) -> ShownCandidate | None:
-        """The candidate that the visitor has clicked; of several the loudest."""
+        """The candidate that the visitor has clicked; if there are several, the loudest."""
         some = [i for i in self.points.selected.indices if isinstance(i, int) and 0 <= i < len(self.shown)]
         return max((self.shown[i] for i in some), key=lambda c: c.snr) if some else None
 
@@ -404,7 +404,7 @@ class Page:
             self.parts["picture"].text = text
 
     def _follow(self) -> None:
-        """Move the plane so that it ends where the search is."""
+        """Move the plane so that it ends at the current time of the search."""
         if not self.follow or self.span.active is None:
             return
         times = [c.when for c in self.shown]

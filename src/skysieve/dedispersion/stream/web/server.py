@@ -1,7 +1,7 @@
 """The process of the live page: a Bokeh server for one folder, which serves all scripts itself.
 
 `PageProcess` starts it as ``python -m skysieve.dedispersion.stream.web.server``.  It ends when its standard input is
-closed, so also after a run that was killed.
+closed, and therefore also when the run is killed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 PAGES = ("/", "/autoload.js", "/ws")
 MOST_VISITORS = 32
 MOST_UNUSED = 32
-"""Most pages that wait for their browser to open a websocket; of more, the oldest are forgotten."""
+"""Most pages that wait for their browser to open a websocket; if there are more, the oldest are discarded."""
 MOST_WAITING = 256
 """Most open connections without a websocket; one more closes the oldest."""
 IDLE = 10.0
 """Most seconds for the head of a request, and for its body."""
 SILENT_MS = 30_000
-"""Milliseconds after which a connection is closed whose other side has vanished or reads nothing."""
+"""Milliseconds after which a connection is closed if the other side has vanished or reads nothing."""
 NICE = 10
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -109,7 +109,7 @@ async def serve(
     OSError
         The port is in use.
     ValueError
-        The folder is not that of a run.
+        The folder is not the folder of a run.
     """
     from bokeh.protocol.exceptions import ProtocolError
     from bokeh.server.server import BaseServer
@@ -260,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
         over, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def wait_for_the_end() -> None:
-            while os.read(0, 4096):  # nothing is sent: it is closed when the run ends
+            while os.read(0, 4096):  # nothing is ever sent; the input is closed when the run ends
                 pass
             with suppress(RuntimeError):  # the loop may have ended already
                 loop.call_soon_threadsafe(over.set)

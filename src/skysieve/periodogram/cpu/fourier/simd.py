@@ -1,8 +1,8 @@
 """Vector code of the normal equations: every operation on ``WIDE`` neighbouring frequencies at once.
 
-A *value* is ``WIDE`` float64 in a row: ``VECTORS`` vectors, enough of them that one's latency hides behind the others.
-The structure of a model comes as lists of places (``series.fit_of``), already multiplied by ``WIDE``,
-that tight loops run through: bounds and strides reckoned in numba took five times as long as the arithmetic.  See
+A *value* is ``WIDE`` float64 in a row: ``VECTORS`` vectors, enough to hide the latency of each behind the others.  The
+structure of a model is given as lists of positions (``series.fit_of``), already multiplied by ``WIDE``, for tight
+loops: computing bounds and strides in numba took five times as long as the arithmetic.  See
 :mod:`skysieve.periodogram.cpu.comb_simd` for why this is written for LLVM directly.
 """
 
@@ -95,7 +95,7 @@ def factorise(typingctx, values, steps, factors, upper, lower, inverse, sound, n
     A step is (source a, source b, row of ``upper``, row of ``lower``, products, place, pivot, kind) and three factors;
     its entry is ``fa values[a] + fb values[b] + fc`` less the sum of the products.  Kind 0: an entry, kept in
     ``upper`` at its place, and times ``inverse[pivot]`` in ``lower``.  Kind 1: a pivot; ``inverse`` gets its inverse,
-    or 0 where it is not above ``noise`` times the weight ``values[place]``, and then ``sound`` becomes 0 too, but where
+    or 0 where it is not above ``noise`` times the weight ``values[place]``; then ``sound`` becomes 0 too, except where
     that weight is 0 (a column of no rows).
     """
     sig = types.void(values, steps, factors, upper, lower, inverse, sound, types.float64)

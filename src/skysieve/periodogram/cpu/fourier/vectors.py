@@ -67,7 +67,7 @@ def _exact(f: Any, f_low: Any, t: Any, w: Any, wy: Any, n: int, bands: Any, fit:
 
 
 def _sums(f0: float, df: float, base: int, m: int, t: Any, w: Any, wy: Any, bands: Any, fit: Any) -> Any:
-    """What `fourier.Tables.source` counts, in a row each, at the samples ``base:base + m``; sums are by finufft."""
+    """The values that `fourier.Tables.source` indexes, one row each, at the samples ``base:base + m``, by finufft."""
     channels, derived = len(fit.channel), len(fit.derived)
     x, turn = steps(df, t), turns_at(f0, df, base + m // 2, t, finufft_code())
     values = np.zeros((2 * (channels + derived) + fit.bands + 2, m))
