@@ -1,7 +1,7 @@
-"""Alert packets from Avro files to periods, through ``skysieve alerts`` as a process.
+"""Time ``skysieve alerts``, run as a process, from alert packets in Avro files to periods.
 
 Packets have the fields of LSST's schema v10.0, 100 visits in six bands over a year, and cut-outs of 60 kB: about 96 kB
-each.  They are made first, in a folder that ``--folder`` keeps.
+each.  They are made first; ``--folder`` names a folder in which they are kept.
 
     python -m benchmarks.alerts                       10,000 packets, and the latency at 250 packets a second
     python -m benchmarks.alerts --packets 100000      the same with more packets
@@ -29,7 +29,8 @@ from benchmarks.harness import Report
 from tests.alerts.packets import fast_container, fast_lsst_packets, lsst_schema, star
 
 SECONDS, RATE, ANSWER, SHARE = 39.0, 250, 30.0, 0.99
-"""What must be reached: 10,000 packets in so many seconds; at that rate, that share answered in so many seconds."""
+"""Bounds: 10,000 packets take at most ``SECONDS``; of ``RATE`` packets a second, the fraction ``SHARE`` has its period
+within ``ANSWER`` seconds."""
 PER_FILE = 25
 
 
@@ -44,14 +45,14 @@ def _write(job: tuple[Path, int, int]) -> None:
 
 
 def make(folder: Path, n: int) -> None:
-    """Packets of stars 1 to n, in files of `PER_FILE`; those that exist are kept."""
+    """Write packets of stars 1 to n, `PER_FILE` in each file; files that exist are kept."""
     jobs = [(folder, k, 100) for k in range(1, n + 1, 100) if not (folder / f"{k:07d}").is_dir()]
     with multiprocessing.get_context("spawn").Pool() as pool:
         pool.map(_write, jobs, chunksize=1)
 
 
 def command(*arguments: Any) -> tuple[float, float, float]:
-    """Wall time, processor time and memory (MB) of the command as a process."""
+    """Run the command as a process; return its wall time, processor time and memory (MB)."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", "skysieve", "alerts", *map(str, arguments)], check=True)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -60,18 +61,18 @@ def command(*arguments: Any) -> tuple[float, float, float]:
 
 
 def check(store: Path, n: int) -> float:
-    """The share of stars whose period was found."""
+    """Return the fraction of stars whose period was found."""
     found = dict(sqlite3.connect(store).execute("SELECT id, frequency FROM periods WHERE status = 'ok'"))
     assert len(found) == n, f"{len(found)} of {n} objects have a period"
     return float(np.mean([abs(found[k] - 1 / star(k).period) < 1 / 3650 for k in found]))
 
 
 def throughput(report: Report, source: Path, work: Path, n: int, device: str) -> None:
-    """From files to periods."""
+    """Time the command from files to periods."""
     warm, paths = work / "warm.db", [source / f"{k:07d}" for k in range(1, n + 1, 100)]
     command("--avro", source / "0000001", "--store", warm, "--device", device, "-q")
     store, out = work / f"{n}.db", work / f"{n}.parquet"
-    for path in paths:  # what is measured is not the disk
+    for path in paths:  # fill the page cache, so that the disk is not measured
         for file in path.iterdir():
             file.read_bytes()
     wall, processor, memory = command("--avro", *paths, "--store", store, "-o", out, "--device", device)
@@ -84,7 +85,7 @@ def throughput(report: Report, source: Path, work: Path, n: int, device: str) ->
 
 
 def latency(report: Report, source: Path, work: Path, seconds: float, rate: float, device: str, every: float) -> None:
-    """Packets that arrive at a steady rate, as files that are moved into a folder that the command watches."""
+    """Time how long packets wait for their period if files arrive at a steady rate in a folder that is watched."""
     n = int(rate * seconds) // 100 * 100
     arrivals, store = work / "arrivals", work / "live.db"
     arrivals.mkdir()

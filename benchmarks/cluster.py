@@ -1,11 +1,11 @@
-"""What it costs to divide a command: against one process and against two, per partition, and with workers that die.
+"""Measure the cost of dividing a command with ``--cluster``: whole jobs, single partitions, and workers that die.
 
     python benchmarks/cluster.py [--quick] [--only jobs|tasks|deaths] [--job NAME] [--scale X]
 
 Each job runs as one process with two threads, as two processes with a thread each that share the input, and with
-``--cluster local:2``, in turn.  Times are of the whole commands, start of Python and of the workers included: the time
-of day, which needs an idle machine, and the processor time of all processes, which counts as well on a busy one.
-``reached``: at most 1.1 times the better of the first two, in the time of day; it is judged below a load of `IDLE`.
+``--cluster local:2``, in turn.  Times include the start of Python and of the workers.  The elapsed time is meaningful
+on an idle machine only, the processor time of all processes also on a busy one.  ``reached``: the elapsed time is at
+most 1.1 times that of the better of the first two ways; this is judged only if the load is below `IDLE`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Words = list[str]
 
 
 def seconds(commands: list[Words], folder: Path) -> tuple[float, float]:
-    """Seconds of commands that run at the same time, and processor seconds of all that they started.
+    """Return the seconds of commands that run at the same time, and the processor seconds with all their subprocesses.
 
     Workers whose parents have ended become children of this process, so that their times are counted.
     """
@@ -64,7 +64,7 @@ def seconds(commands: list[Words], folder: Path) -> tuple[float, float]:
 
 
 def light_curves(folder: Path, scale: float) -> tuple[Words, list[Words], Words]:
-    """Light curves in Parquet, a row each, in two files."""
+    """Write light curves to two Parquet files, one light curve in each row."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -171,7 +171,7 @@ def jobs(report: Report, names: list[str], turns: int, scale: float) -> None:
 
 
 def processor() -> float:
-    """Processor seconds of this process and of those that it has started and that have ended."""
+    """Return the processor seconds of this process and of its child processes that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -182,7 +182,7 @@ def nothing(number: int) -> int:
 
 
 def tasks(report: Report, scale: float) -> None:
-    """Cost of a partition: through Dask's scheduler alone, and of a whole empty partition with its file."""
+    """Measure the cost of an empty task of Dask, and of an empty partition with its file."""
     from distributed import Client, LocalCluster, as_completed
 
     from skysieve import cluster
@@ -221,7 +221,7 @@ def tasks(report: Report, scale: float) -> None:
 
 
 def deaths(report: Report, scale: float) -> None:
-    """A twentieth of the partitions kill their worker, once each."""
+    """Run a job in which a twentieth of the partitions kill their worker, each of them once."""
     from skysieve import cluster
 
     report.title("workers that die")
@@ -242,7 +242,7 @@ def deaths(report: Report, scale: float) -> None:
 
 
 def merge(report: Report) -> None:
-    """Put rows of earlier runs that were not measured again before those of this one; each has its date and load."""
+    """Put the rows of earlier runs that this run did not measure before its rows; each row has its date and load."""
     load = report.machine["load_average"]
     report.rows = [{"date": report.machine["date"], "load": load and load[0]} | row for row in report.rows]
     path = RESULTS / "cluster.json"

@@ -33,7 +33,7 @@ SETUPS = {
     "P_BENCH": (1024, 1024, 1581.0, 400.0, 64e-6, 204.8, 25.0),
     "P_BIG": (4096, 4096, 1712.0, 856.0, 64e-6, 2000.0, 25.0),
 }
-"""Channels, DMs, top and width of the band (MHz), sampling time (s), highest DM, Gadd/s asked of one core."""
+"""Channels, DMs, top and width of the band (MHz), sampling time (s), highest DM, Gadd/s required of one core."""
 
 C_LOOP = r"""
 #include <stdint.h>
@@ -55,7 +55,7 @@ void dedisperse(const uint8_t *restrict x, ptrdiff_t stride, const int32_t *rest
 
 
 def c_loop() -> Any:
-    """The yardstick, or None without a compiler."""
+    """Return the plain C loop for comparison, or None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -72,7 +72,7 @@ def pointer(a: np.ndarray[Any, Any]) -> ctypes.c_void_p:
 
 
 def cpu_rate(call: Callable[[], object], adds: float, repetitions: int) -> float:
-    """Gadd/s by the threads' own processor time: what others do on the machine enters less."""
+    """Return Gadd/s of processor time, which other work on the machine affects less than the elapsed time."""
     seconds = []
     for _ in range(repetitions):
         start = time.process_time()
@@ -82,7 +82,7 @@ def cpu_rate(call: Callable[[], object], adds: float, repetitions: int) -> float
 
 
 def bench_setups(report: Report) -> None:
-    """Exact sums, one thread and two, the tree, and the C loop on a few of the DMs."""
+    """Time exact sums with one thread and two, the tree, and the C loop for a few of the DMs."""
     loop = c_loop()
     rng = np.random.default_rng(0)
     for name, (C, M, top, width, tsamp, dm_max, wanted) in SETUPS.items():
@@ -143,7 +143,7 @@ def bench_setups(report: Report) -> None:
 
 
 def bench_survey(report: Report) -> None:
-    """The paper's Table 4 job, without cleaning: 60 s of 1024 channels, 3102 DMs in three passes."""
+    """Time the search of the paper's Table 4 without cleaning: 60 s of 1024 channels, 3102 DMs in three passes."""
     seconds = 6 if report.quick else 60
     report.title(f"the paper's Table 4 plan, {seconds} s, file to candidates")
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ def bench_survey(report: Report) -> None:
 
 
 def bench_widths(report: Report) -> None:
-    """Samples of every width on P_SUB: from a file into rows, and exact sums, by one thread's own processor time."""
+    """Time the reading of a file and exact sums for samples of each number of bits on P_SUB, in processor time."""
     C, M, top, width, tsamp, dm_max, _ = SETUPS["P_SUB"]
     n = 16_384 if report.quick else 65_536
     report.title(f"P_SUB by bits of a sample, and binned: {n} samples")

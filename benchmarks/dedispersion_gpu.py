@@ -1,9 +1,10 @@
-"""De-dispersion on GPUs: adds a second beside what is required and what the tensor cores allow.
+"""De-dispersion on GPUs: additions a second, beside the rate required and the limit of the tensor cores.
 
 ``python -m benchmarks.dedispersion_gpu [--quick]``; writes ``results/dedispersion_gpu.json``.  Rates are channels x DMs
-x samples a second (T adds/s), input on the device.  (a): series written as 32-bit sums; (b): noise, 26 boxcars, peaks
-besides, only events kept.  The limit is that of the sparse products: those of the plan at the rate that a kernel of
-nothing else reaches on the same GPU.  Sums are compared with NumPy's at random places.
+x samples a second (T adds/s), input on the device.  In part (a) series are written as 32-bit sums.  Part (b) also
+estimates the noise, applies 26 boxcars and finds peaks, and keeps only events.  The limit is the time of the sparse
+products of the plan, at the rate of a kernel that computes nothing else on the same GPU.  Sums are compared with
+NumPy's at random places.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) products(unsigned* out, int
 
 
 class OnDevice:
-    """A source that is never read: the samples are put where they belong on the device."""
+    """A source that is never read, because the samples are already on the device."""
 
     def __init__(self, nchan: int, nsamp: int, dtype: Any = np.uint8, maximum: int = 255) -> None:
         self.dtype, self.maximum, self.nsamp, self.nchan = np.dtype(dtype), maximum, nsamp, nchan
@@ -77,7 +78,7 @@ def observed(name: str, shrink: int) -> tuple[Observation, NDArray[np.float64], 
 
 
 def fill(worker: cuda_worker.Worker, total: int, maximum: int) -> None:
-    """Random samples into the rows of the current GPU."""
+    """Fill the rows on the current GPU with random samples."""
     import cupy
 
     worker.store.begin(0, total)
@@ -137,7 +138,7 @@ class Case:
         return self.worker.search(0, 0, self.n, 0, self.n, what, valid)
 
     def check(self) -> None:
-        """Sums at random places against NumPy's."""
+        """Compare sums at random places with NumPy's."""
         y, m0 = self.sums()
         self.worker.store.wait()
         rng = np.random.default_rng(0)
@@ -169,7 +170,7 @@ class Case:
 
 
 class Bench:
-    """The sections; each prints its rows."""
+    """The sections of the benchmark; each prints its rows."""
 
     def __init__(self, report: Report, quick: bool) -> None:
         import cupy
@@ -237,7 +238,7 @@ class Bench:
             case.close()
 
     def turn(self, case: Case) -> None:
-        """Time-major samples on the device into rows."""
+        """Transpose time-major samples on the device into rows of channels."""
         store = case.worker.store
         size = case.total * case.source.nchan
         if not hasattr(self, "_piece") or self._piece.size < size:
@@ -246,7 +247,7 @@ class Bench:
         store.turn(self._piece[:size], case.total, case.source.nchan, True, inverse, 0, store.lanes[0].stream)
 
     def kinds(self) -> None:
-        """Other widths of samples, binned ones, and the path of cards without tensor cores, on P_SUB."""
+        """Time other numbers of bits, binned samples, and the kernels for cards without tensor cores, on P_SUB."""
         self.report.title("other samples, P_SUB's band")
         for kind, dtype, maximum, b in (
             ("16 bit", np.uint16, 65535, 1), ("8 bit, binned by 4", np.uint8, 255, 4),
@@ -281,7 +282,7 @@ class Bench:
         store.unpack(Packed(data, False, bits, False), data, 0, store.lanes[0].stream)
 
     def two(self) -> None:
-        """The DMs of P_SUB dealt over two GPUs."""
+        """Time P_SUB with its DMs divided between two GPUs."""
         if len(self.devices) < 2:
             return
         self.report.title("two GPUs")
@@ -291,7 +292,7 @@ class Bench:
             self.report.row(name, one=one, two=two, ratio=one / two, **wanted)
 
     def dealt(self, name: str, devices: Sequence[Device]) -> float:
-        """Median wall seconds of the engine's search, boxcars and events, its DMs dealt over some GPUs."""
+        """Return the median wall seconds of the engine's search with boxcars and events, DMs divided among GPUs."""
         observation, dms, n = observed(name, self.shrink)
         table = make_table(observation, dms, 1).table
         total = n + table.maxshift
@@ -311,7 +312,7 @@ class Bench:
         return statistics.median(times[2:])
 
     def survey(self) -> None:
-        """The paper's Table 4 job without cleaning, from host memory to candidates."""
+        """Time the search of the paper's Table 4 without cleaning, from host memory to candidates."""
         length = 60 // self.shrink
         self.report.title(f"the paper's Table 4 plan, {length} s, host to candidates")
         made = fake(duration=length, fch1=308, foff=-1 / 64, dm=60, times=[length / 3], width=5e-3, snr=15)
@@ -327,7 +328,7 @@ class Bench:
         )  # fmt: skip
 
     def cleaning(self) -> None:
-        """Searches of noise on the GPU with the cleaning and without; what is wanted is its part of the search."""
+        """Time searches of noise on the GPU with and without the cleaning; ``wanted`` bounds the fraction it adds."""
         seconds = 60 // self.shrink
         self.report.title(f"cleaning, {seconds} s of 1,024 channels, 256 us, 500 DMs, samples on the GPU")
         n = round(seconds / 256e-6)

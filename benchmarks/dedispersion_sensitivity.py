@@ -3,14 +3,15 @@
 Six parts, through the public functions:
 
 - ``drift``: pulses on drifts of the level in all channels, with and without the baseline: recall, recovered S/N,
-  candidates that are no pulse;
+  candidates that belong to no pulse;
 - ``recall``: injected pulses of S/N 7 to 10 in noise of 256 or 1,024 channels, beside a detector that knows DM, time
   and width on the same noise;
 - ``false``: candidates in noise at the default threshold, and by threshold, with the Poisson interval;
-- ``interference``: bursts of S/N 10 to 50 in noise with each kind of interference and with all: those that are found,
-  beside a detector that knows DM, time and width on the samples that survive, recovered S/N, false candidates;
+- ``interference``: bursts of S/N 10 to 50 in noise with each kind of interference and with all: the number found,
+  beside that of a detector that knows DM, time and width in the samples without interference; recovered S/N; false
+  candidates;
 - ``recordings``: injections into real recordings (``--data``, by default the folder of the test data), with and without
-  the cleaning: recall, recovered S/N, candidates that neither a pulse nor the recording itself explains;
+  the cleaning: recall, recovered S/N, candidates that are due neither to a pulse nor to the recording itself;
 - ``speed``: the search with and without the baseline, in noise and on a drift.
 
 Run it as ``python -m benchmarks.dedispersion_sensitivity [--only drift ...]``.
@@ -56,7 +57,7 @@ WIDTHS = {
     "all": (0.0, math.inf), "to 2": (0.0, 2e-3), "2 to 10": (2e-3, 10e-3), "10 to 50": (10e-3, 50e-3),
     "from 50": (50e-3, math.inf),
 }  # fmt: skip
-"""Ranges of effective widths, s, by what they are in ms."""
+"""Ranges of effective widths (s); their names are in ms."""
 RECORDINGS = {
     "parkes_1bit": (["parkes_1bit.fil"], 60.0, (5.0, 50.0)),
     "parkes_2bit": (["parkes_2bit.fil"], 60.0, (5.0, 50.0)),
@@ -67,14 +68,15 @@ RECORDINGS = {
     "tutorial": (["tutorial.fil"], 300.0, (20.0, 270.0)),
     "GBT_J1807-0847": (["GBT_J1807-0847.dat"], 0.0, (0.0, 0.0)),
 }
-"""Real recordings: files, the highest DM of the search (0: that of a series alone), and the DMs of the pulses."""
+"""Real recordings: files, highest DM of the search (0: only the DM of a de-dispersed series), and DMs of the pulses."""
 LEAST_LEFT = {"bad": 0.61, "all": 0.61}
-"""Part of its samples that a burst has to keep, where 23% of the channels are bad; 0.8 elsewhere."""
+"""Fraction of its samples that a burst has to keep in order to count; 23% of the channels are bad in these two kinds of
+interference.  The fraction is 0.8 in all others."""
 PARTS = ("drift", "recall", "false", "interference", "recordings", "speed")
 
 
 def drifting(seed: int, period: float, amplitude: float, width: float, snrs: tuple[float, ...]) -> tuple[Any, Any]:
-    """Noise with a sine of ``amplitude`` sigma in all channels and pulses whose sweep is at least three widths."""
+    """Make noise with a sine of ``amplitude`` sigma in all channels, and pulses with sweeps of three widths or more."""
     fb, rng = RECEIVER.segment(seed), np.random.default_rng(seed)
     obs = fb.observation
     x = fb.read().astype(np.float32)
@@ -126,7 +128,7 @@ def drifts(segments: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def ratio(some: Any, which: Any, upper: str, lower: str) -> float:
-    """Median of a ratio of two columns, of some pulses."""
+    """Return the median ratio of two columns for some of the pulses."""
     values = (some[upper] / some[lower])[which]
     values = values[np.isfinite(values)]
     return float(np.median(values)) if len(values) else math.nan
@@ -196,7 +198,7 @@ def false(hours: float, seed: int, device: str, clean: bool, saved: Path | None)
 
 
 def interfered(n: int, seed: int, kinds: list[str], device: str) -> Iterator[dict[str, Any]]:
-    """Rows of the part ``interference``: bursts that keep enough samples, and whose sweep is three widths or more."""
+    """Rows of the part ``interference``, for bursts with enough samples left and a sweep of three widths or more."""
     few = [(64, "all", 2 * n)] if "all" in kinds else []
     for channels, kind, count in [*((256, kind, n) for kind in kinds), *few]:
         receiver = Noise(nchan=channels, foff=-300 / channels, tsamp=512e-6)

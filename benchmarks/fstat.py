@@ -1,11 +1,11 @@
-"""The transient F-statistic beside LALPulsar, one core each, in one run; scaling; accuracy at N = 17,520.
+"""The transient F-statistic: time beside LALPulsar on one core each, scaling, and accuracy at N = 17,520.
 
 ``python benchmarks/fstat.py [--quick] [--lal PYTHON] [--only search]``; writes ``results/fstat.json``.  ``PYTHON`` is
-an interpreter that has lalsuite (it may be another environment than this one): the peer runs there, between our own
-timings.  ``--only search`` searches 100,000 templates over a year from a seeded generator, and watches the memory
+an interpreter with lalsuite, which may be in another environment.  LALPulsar runs there, between our own timings.
+``--only search`` searches 100,000 templates over a year from a seeded generator, and records the memory
 (``results/fstat-search.json``; some minutes).
-Cells are those of the full grid, truncated ones included.  LALPulsar's exponential map costs O(N^3): longer spans are
-scaled from the longest that was run.
+Numbers of cells are those of the full grid, with truncated windows.  LALPulsar's exponential map takes O(N^3) time: its
+time for longer spans is extrapolated from the longest span that was run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ for line in sys.stdin:
 
 
 class Lal:
-    """LALPulsar in a process of its own."""
+    """LALPulsar in a separate process."""
 
     def __init__(self, python: str, folder: Any) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Lal:
 
 
 def ours(atoms: Any, grid: Grid, window: str, threads: int, repeats: int, **options: Any) -> tuple[list[float], Any]:
-    """Seconds of ``execute`` of a plan, warm."""
+    """Return the seconds of ``execute`` of a plan after a first call."""
     with TransientPlan(grid, window=window, device="cpu", threads=threads, **options) as plan:
         result, seconds = plan.execute(atoms), []
         for _ in range(repeats):
@@ -100,7 +100,7 @@ def ours(atoms: Any, grid: Grid, window: str, threads: int, repeats: int, **opti
 
 
 def bench_peer(report: Report, lal: Lal | None) -> None:
-    """Maximum, ln B and posteriors of ours, the map of LALPulsar; the same grids."""
+    """Time our maximum, ln B and posteriors, and LALPulsar's map, on the same grids."""
     lean = {"keep_map": False}
     for window, spans, peer_spans in (
         ("rect", (10, 30, 121), (10, 30) if not report.quick else (10,)),
@@ -140,7 +140,7 @@ def bench_peer(report: Report, lal: Lal | None) -> None:
 
 
 def bench_accuracy(report: Report) -> None:
-    """Random cells of a year against float64 sums."""
+    """Compare random cells of a year with sums in float64."""
     n = 1_440 if report.quick else 17_520
     report.title(f"accuracy at N = {n}, {'2,000'} random cells: max and rms of |dF| / max(1, F)")
     width = 1800
@@ -165,7 +165,7 @@ def bench_accuracy(report: Report) -> None:
 
 
 def bench_year(report: Report) -> None:
-    """One template over a year, no map held."""
+    """Time one template over a year, without keeping the map."""
     report.title("a year (N = 17,520, 3.07e8 cells), maximum, ln B and posteriors, float32")
     atoms = synth_atoms(span=365 * 86400, seed=9)
     grid = Grid.full(atoms)
@@ -179,7 +179,7 @@ def bench_year(report: Report) -> None:
 
 
 def bench_interop(report: Report) -> None:
-    """Atoms out of LALPulsar's memory, and one cell as a Markov chain asks for it; where LALSuite and PyFstat are."""
+    """Time the conversion of LALPulsar's atoms, and one cell as in a Markov chain; needs LALSuite and PyFstat."""
     try:
         import lalpulsar as lp
         import pyfstat
@@ -217,7 +217,7 @@ def bench_interop(report: Report) -> None:
 
 
 def noise(template: Any, count: int, size: int, seed: int = 0) -> Any:
-    """Batches of noise at the template's point of the sky."""
+    """Yield batches of noise at the template's point of the sky."""
     rng = np.random.default_rng(seed)
     a = np.sqrt(template.a2)
     b = np.sqrt(template.b2) * np.where(template.ab < 0, -1, 1).astype(np.float32)

@@ -1,9 +1,10 @@
-"""The transient F-statistic on a GPU: seconds a template beside what is required and what the GPU allows.
+"""The transient F-statistic on a GPU: seconds a template, beside the bound and the limit of the GPU.
 
-``python -m benchmarks.fstat_gpu [--quick]`` (from the repository's root); writes ``results/fstat_gpu.json``.  Cells are
-those of the full grid, truncated ones included; float32.  The limit of a kernel is the instructions it issues in a
-cell (counted in the machine code of its innermost loops, see `SLOTS`) over the rate at which the GPU issues them, here
-taken as that of its multiply-adds, and for maps the rate of a copy; both measured in the same run.
+``python -m benchmarks.fstat_gpu [--quick]`` (from the repository's root); writes ``results/fstat_gpu.json``.  Numbers
+of cells are those of the full grid, with truncated windows; all is float32.  The limit of a kernel is the number of
+instructions it issues for a cell (counted in the machine code of its innermost loops, see `SLOTS`) over the rate at
+which the GPU issues them, which is taken as that of its multiply-adds.  The limit of a written map is the rate of a
+copy.  Both rates are measured in the same run.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ SLOTS = {
     ("rect", True): 0.5 * 20.3,
     ("rect", False): 0.5 * 34.6,
 }
-"""Instructions a cell of a full grid (kind, templates share their point of the sky): a bin leaves in a sixth of the
-exponential windows; half of the rectangular windows are equal to others and not computed."""
+"""Instructions for a cell of a full grid, by kind of window and whether templates share their point of the sky.  In a
+sixth of the exponential windows a bin leaves the window; half of the rectangular windows equal others and are not
+computed."""
 WANTED = {("exp", True): 6e11, ("exp", False): 4e11, ("rect", True): 1.6e12, ("rect", False): 0.0}
 """Cells a second."""
 BATCH = {10: 1024, 30: 512, 121: 128, 365: 64}
 
 
 def power_law(x: Any) -> Any:
-    """A window without a recurrence."""
+    """A window function that has no recurrence relation."""
     return (1 + x) ** -1.5
 
 
@@ -84,7 +86,7 @@ class Case:
         return Grid(t0=T0, t0_band=(self.n - 2) * T, dt0=T, tau=2 * T, tau_band=(self.n - 2) * T, dtau=T)
 
     def job(self, xp: Any, dtype: Any = np.float32) -> MapJob:
-        """Noise: ``Fa = sum a n``, so that 2F is chi-squared; on the host or on the device."""
+        """Return a job of noise, on the host or the device: ``Fa = sum a n``, so that 2F is chi-squared."""
         skies = 1 if self.shared else min(self.count, 16)
         made = [
             bin_atoms(synth_atoms(T0, self.n * T, ra=0.3 + 0.35 * i, dec=0.9 - 0.1 * i, seed=i)) for i in range(skies)
@@ -132,7 +134,7 @@ def wall_seconds(call: Callable[[], object], repeat: int = 25) -> float:
 
 
 class Bench:
-    """The sections; each prints its rows."""
+    """The sections of the benchmark; each prints its rows."""
 
     def __init__(self, report: Report, quick: bool) -> None:
         import cupy
@@ -169,7 +171,7 @@ class Bench:
         self.report.row("GPU", fma_per_s=self.issue, copy_bytes_per_s=self.copy, write_bytes_per_s=self.write)
 
     def fused(self) -> None:
-        """Maximum, its cell and ln B of a batch, atoms on the device; and with the marginals of every template."""
+        """Time maximum, its cell and ln B of a batch with atoms on the device, without and with marginals."""
         self.report.title("batches: max + argmax + ln B (kernels, atoms on the device)")
         for window in ("exp", "rect"):
             for shared in (True, False):
@@ -252,7 +254,7 @@ class Bench:
                 self.report.row(f"{name}, {days} d x {count}", us=1e6 * seconds, cells_per_s=case.cells / seconds)
 
     def predictions(self) -> None:
-        """What `describe` says beside what a call takes."""
+        """Compare the time that `describe` predicts with the time of a call."""
         self.report.title("predicted times of one template, maximum and ln B, host to host")
         measure(resolve("cuda")[0])
         for window in ("exp", "rect"):
@@ -280,7 +282,7 @@ class Bench:
                 )
 
     def accuracy(self) -> None:
-        """A year's maps in random cells against sums in float64; maximum and ln B against the map."""
+        """Compare random cells of a year's maps with sums in float64, and maximum and ln B with the map."""
         cp, rng = self.cp, np.random.default_rng(1)
         self.report.title("float32 against sums of random cells in float64, 365 days")
         for window in ("exp", "rect"):
@@ -331,7 +333,7 @@ def main() -> int:
     if not quick:
         bench.predictions()
         bench.windows()
-    bench.maps()  # last: for 80 ms after these are freed small calls take four times as long
+    bench.maps()  # the last one, because small calls take four times as long for 80 ms after its maps are freed
     report.write()
     return int(report.failed)
 

@@ -1,9 +1,9 @@
-"""Transients that are found: simulated signals in noise, ours beside PyFstat's search of the same SFT files.
+"""Recovery of simulated transients in noise, by our search and by PyFstat's search of the same SFT files.
 
-Four questions: how many of 200 signals of expected 2F of 25 to 60 each search finds; whether 90% intervals of t0 and
-tau hold the true value in 90% of cases; whether lines, drifting noise and gaps make detections that neither float64 nor
-LALPulsar makes; whether the line-robust statistic ranks lines below signals.  Run it as
-``python -m benchmarks.fstat_recovery``; without PyFstat its columns are left out.
+The benchmark answers four questions.  How many of 200 signals with an expected 2F of 25 to 60 does each search find?
+Do 90% intervals of t0 and tau contain the true value in 90% of the cases?  Do lines, drifting noise and gaps cause
+detections that neither float64 nor LALPulsar has?  Does the line-robust statistic rank lines below signals?  Run it as
+``python -m benchmarks.fstat_recovery``; PyFstat's columns are left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ N = DAYS * 48
 RA, DEC, F0, SQRT_S = 2.2486, -0.7885, 22.4, 1e-23
 TREF = START + DAYS * 43_200
 STEP = 2.5e-7
-"""Hz between templates: a third of the resolution of 10 days, a mismatch of 4% at most."""
+"""Step between templates, Hz: a third of the frequency resolution of 10 days, with a mismatch of at most 4%."""
 BANK = TemplateBank(F0 + STEP * np.arange(-6, 7))
 BAND = (F0 - 0.045, F0 + 0.045)
 GRID = Grid(t0=START, t0_band=(N - 2) * T, dt0=T, tau=2 * T, tau_band=(N - 2) * T, dtau=T)
@@ -55,9 +55,9 @@ FALSE_ALARM = 0.01
 
 
 def wave(rng: np.random.Generator, rho: float, t0: int, tau: int, f0: float = F0) -> Signal:
-    """A signal of a given signal-to-noise ratio, of any orientation: isotropic in the whitened amplitudes.
+    """Draw a signal of a given signal-to-noise ratio and random orientation, isotropic in the whitened amplitudes.
 
-    This is the prior of ln B and of the posteriors: uniform within ``rho < rhohatmax``.
+    With a uniform density within ``rho < rhohatmax`` this is the prior of ln B and of the posteriors.
     """
     t = START + T * np.arange(N)
     inside = (t >= t0) & (t < t0 + tau)
@@ -115,14 +115,14 @@ def theirs(sfts: list[SFTs], folder: Path) -> dict[str, Any]:
 
 
 def matches(found: dict[str, Any], signal: Signal) -> bool:
-    """Whether a candidate is the signal: the same frequency to its resolution, and half of the time in common."""
+    """Whether a candidate is the signal: equal frequency within the resolution, and half of the time in common."""
     ends = min(found["t0_ml"] + found["tau_ml"], signal.t0 + signal.tau), max(found["t0_ml"], signal.t0)
     union = max(found["t0_ml"] + found["tau_ml"], signal.t0 + signal.tau) - min(found["t0_ml"], signal.t0)
     return abs(found["f0"] - signal.f0) <= 1 / signal.tau and ends[0] - ends[1] >= 0.5 * union
 
 
 def recovery(report: Report, count: int, noises: int, peer: bool) -> float:
-    """Found signals; returns our threshold."""
+    """Count the signals that are found; return our threshold."""
     report.title(
         f"{count} signals of 1 to 6 days, expected 2F of 25 to 60; threshold of {FALSE_ALARM:.0%} false alarms"
     )
@@ -130,7 +130,7 @@ def recovery(report: Report, count: int, noises: int, peer: bool) -> float:
     loud: dict[str, list[float]] = {name: [] for name in tools}
     found: dict[str, list[tuple[float, bool]]] = {name: [] for name in tools}
     seconds = dict.fromkeys(tools, 0.0)
-    # candidates of equal start and duration to an SFT, and of equal frequency to a step: PyFstat makes its own steps
+    # start and duration may differ by an SFT and the frequency by a step, because PyFstat makes its own steps
     same = 0
     with tempfile.TemporaryDirectory() as folder:
         extra: dict[str, tuple[Any, ...]] = {"skysieve": (), "PyFstat": (Path(folder),)}
@@ -168,7 +168,7 @@ def recovery(report: Report, count: int, noises: int, peer: bool) -> float:
 
 
 def calibration(report: Report, count: int, largest: float) -> None:
-    """How often 90% intervals hold the true value; start, duration and amplitude are drawn from the prior."""
+    """Count how often 90% intervals contain the true value; start, duration and amplitude are drawn from the prior."""
     report.title(f"{count} signals of the prior (rho below {largest:g}, any cell): 90% intervals")
     rng = np.random.default_rng(2)
     held = {"t0": 0, "tau": 0}
@@ -186,7 +186,7 @@ def calibration(report: Report, count: int, largest: float) -> None:
 
 
 def disturbed(kind: str, seed: int) -> list[SFTs]:
-    """Noise with a line in H1, with levels that drift by 1e4, with gaps, or with all of them."""
+    """Make noise with a line in H1, with levels that drift by 1e4, with gaps, or with all of these."""
     rng = np.random.default_rng(seed)
     level: Any = SQRT_S
     if kind in ("drift", "all"):
@@ -196,7 +196,7 @@ def disturbed(kind: str, seed: int) -> list[SFTs]:
         h1 = made[0]
         values = h1.data.astype(np.complex128)
         scale = np.median(np.abs(values), axis=1)
-        _, rate = barycentre(h1.t[200:201] + 0.5 * T, "H1", RA, DEC, "builtin")  # where the templates are in H1
+        _, rate = barycentre(h1.t[200:201] + 0.5 * T, "H1", RA, DEC, "builtin")  # Doppler factor
         at = int(F0 * T * rate[0]) - h1.first_bin + int(rng.integers(0, 2))
         values[100:300, at] += 5 * scale[100:300] * np.exp(1j * rng.uniform(0, 2 * np.pi))
         made[0] = type(h1)(h1.detector, h1.t, h1.tsft, h1.first_bin, values.astype(np.complex64), h1.taper)
@@ -233,7 +233,7 @@ def disturbances(report: Report, count: int, bar: float, peer: bool) -> None:
 
 
 def lines(report: Report, count: int) -> None:
-    """Sets with a line beside sets with a signal of equal 2F: which statistic ranks the signals first."""
+    """Compare how well each statistic ranks signals above lines, in sets with a line or a signal of equal 2F."""
     report.title(f"{count} lines in H1 and {count} signals: how often a signal ranks above a line")
     rng = np.random.default_rng(5)
     prior = BSGL(15.0)

@@ -1,9 +1,10 @@
-"""Searches of the size of the paper's: SFT files of 121 days and two detectors to a table, for Vela and the Crab.
+"""Time searches as large as those of the paper, from SFT files of 121 days and two detectors, for Vela and the Crab.
 
 ``python -m benchmarks.fstat_sfts --device cuda`` runs all 2.2e6 templates of Vela's search and a slice of the Crab's
 1.6e8 (Keitel & Ashton 2018), with rectangular and exponential windows over the full grid of start times and durations;
-on a CPU a slice of both.  The SFTs are simulated, with a transient that the search has to find.  On a machine without
-astropy give arrival times in a file: ``--write-times times.npz`` elsewhere, then ``--times times.npz``.
+on a CPU it runs a slice of both.  The SFTs are simulated, with a transient that the search has to find.  A machine
+without astropy needs the arrival times in a file: run ``--write-times times.npz`` elsewhere, then ``--times
+times.npz``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Times = dict[str, tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Target:
-    """A pulsar, the templates of the paper's search of it, and how many of them have another spin-down."""
+    """A pulsar, the number of templates in the paper's search for it, and the number of different spin-downs."""
 
     ra: float
     dec: float

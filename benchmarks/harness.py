@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, the machine's description, rows on the screen and as JSON."""
+"""Common parts of the benchmarks: interleaved timing, a description of the machine, and rows on screen and as JSON."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results"
 PAUSE = 0.02
-"""Seconds before each timed call: threads of the tool before (OpenMP's wait in a loop for more work) go to sleep."""
+"""Seconds before each timed call, in which threads of the previous tool go to sleep (OpenMP's spin for a while)."""
 
 
 def interleaved(
     tools: dict[str, Callable[[], object]], repetitions: int, *, warm: bool = True, pause: float = PAUSE
 ) -> dict[str, list[float]]:
-    """Seconds of each tool, the tools taken in turn so that a busy machine affects all of them.
+    """Return the seconds of each call of each tool; tools take turns, so that a busy machine affects all of them.
 
-    ``warm`` runs each once beforehand, untimed (compilation, plans, caches, page faults); small jobs then run compiled
-    code, not the first answers of a new machine.
+    With ``warm`` each tool runs once untimed beforehand, which does its compilation and fills caches.  Small jobs then
+    run compiled code, not the slower code that gives first answers on a new machine.
     """
     if warm:
         from skysieve.core.cpu import jit
@@ -46,7 +46,7 @@ def interleaved(
 
 
 def machine(packages: Sequence[str]) -> dict[str, Any]:
-    """Processor, load, date and versions: what a timing means nothing without."""
+    """Return processor, load, date and versions, which a timing needs to be understood."""
     processor = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -66,7 +66,7 @@ def machine(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def version(package: str) -> str:
-    """Installed version, or that it is not installed."""
+    """Return the installed version of a package, or "not installed"."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -74,7 +74,7 @@ def version(package: str) -> str:
 
 
 class Report:
-    """Rows of one benchmark: printed as they come, written as JSON at the end."""
+    """Rows of one benchmark, which are printed at once and written as JSON at the end."""
 
     def __init__(self, name: str, packages: Sequence[str], quick: bool) -> None:
         self.name, self.quick = name, quick
@@ -85,18 +85,18 @@ class Report:
         print(", ".join(f"{k} {v}" for k, v in self.machine["versions"].items()))
 
     def title(self, text: str) -> None:
-        """A heading for the rows that follow."""
+        """Print a heading for the rows that follow."""
         print(f"\n== {text}", flush=True)
 
     def row(self, case: str, **values: Any) -> None:
-        """One row; with ``reached=False`` (a bound in ``wanted`` that was missed) the run will exit with 1."""
+        """Add and print a row; ``reached=False`` (the bound ``wanted`` was missed) makes the run exit with 1."""
         if values.get("reached") is False:
             self.failed = True
         self.rows.append({"case": case, **values})
         print(f"{case:24s} " + "  ".join(f"{k}={_show(v)}" for k, v in values.items()), flush=True)
 
     def timings(self, case: str, seconds: dict[str, list[float]], *, ours: str, **facts: Any) -> dict[str, float]:
-        """A row for each tool with its median and its ratio to ``ours``; returns the medians."""
+        """Add a row for each tool, with its median and the ratio to the tool ``ours``; return the medians."""
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         for name, values in seconds.items():
             ratio = medians[name] / medians[ours]

@@ -1,8 +1,8 @@
 """Cost of a partition of an LSDB catalogue beyond the search itself: ``python -m benchmarks.lsdb_overhead``.
 
-Prints processor seconds of this process (LSDB uses Dask's synchronous scheduler) of `skysieve.lombscargle` on flat
-arrays, of `skysieve.lsdb.periods` on the same objects as one partition, and of ``map_partitions`` a partition, for
-partitions of few and of many objects.  The lowest of some runs counts.
+For partitions of few and of many objects, the table gives the processor seconds of `skysieve.lombscargle` on flat
+arrays, of `skysieve.lsdb.periods` on the same objects as one partition, and of ``map_partitions`` for each partition.
+They are measured in this process, since LSDB uses Dask's synchronous scheduler, and are the lowest of some runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PARTITIONS = 8
 
 
 def lowest(call: Callable[[], object], runs: int) -> float:
-    """Processor seconds of a call: the lowest of some runs."""
+    """Return the processor seconds of a call, the lowest of some runs."""
     best = np.inf
     for _ in range(runs):
         start = time.process_time()

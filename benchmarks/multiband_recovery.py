@@ -1,4 +1,4 @@
-"""Which model finds the periods of variable stars in several bands: recovery on made light curves of known periods.
+"""Compare how many periods of variable stars each multiband model recovers from simulated light curves.
 
 RR Lyrae stars, Cepheids, eclipsing binaries and sinusoids, whose amplitudes, phases, colours and errors depend on the
 band, at the cadences of two surveys.  Run it as ``python -m benchmarks.multiband_recovery``.
@@ -27,12 +27,12 @@ RANGE = {"fmin": 0.01, "fmax": 6.0}
 BANDS = "ugrizy"
 KINDS = ("RR Lyrae", "Cepheid", "eclipsing binary", "sinusoid")
 SHARE = np.array([0.07, 0.10, 0.22, 0.22, 0.20, 0.19])
-"""Part of the visits in each band, as planned for the Rubin Observatory (Ivezic et al. 2019, ApJ 873, 111)."""
+"""Fraction of the visits in each band, as planned for the Rubin Observatory (Ivezic et al. 2019, ApJ 873, 111)."""
 DEPTH = np.array([23.9, 25.0, 24.7, 24.0, 23.3, 22.1])
 """Magnitude at which a point source has S/N 5 in one visit (the same paper, as are the constants of its error)."""
 GAMMA, SYSTEMATIC = np.array([0.038, 0.039, 0.039, 0.039, 0.039, 0.039]), 0.005
 SIDEREAL, YEAR, MOON = 0.0657098, 365.25, 29.53
-"""Hours by which a star culminates earlier each day; days."""
+"""Hours by which a star culminates earlier each day; days in a year."""
 PULSATION = {
     # amplitudes in units of that in g (RR Lyrae: about those of Sesar et al. 2010, ApJ 708, 717), lags in cycles
     "RR Lyrae": ([0.93, 1.0, 0.71, 0.57, 0.53, 0.52], [-0.01, 0.0, 0.005, 0.01, 0.015, 0.015]),
@@ -59,9 +59,10 @@ class Variables:
 def _visits(
     rng: np.random.Generator, n: int, years: float, together: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Times and bands of ``n`` visits, at night and near culmination.
+    """Draw times and bands of ``n`` visits, at night and near culmination.
 
-    Pairs within the hour in neighbouring bands; or, ``together``, five bands within minutes (Stripe 82 of the SDSS).
+    Visits are pairs within the hour in neighbouring bands or, with ``together``, five bands within minutes (as in
+    Stripe 82 of the SDSS).
     """
     start = rng.uniform(0, YEAR)
     t: list[float] = []
@@ -87,7 +88,7 @@ def _visits(
 
 
 def _pulsation(rng: np.random.Generator, kind: str, period: float, overtone: bool) -> Any:
-    """Magnitude in each band about its mean, as a function of time and band."""
+    """Return the magnitude relative to the mean of its band, as a function of time and band."""
     ratio, lag = (np.array(x) for x in PULSATION[kind])
     if kind == "RR Lyrae":
         size = rng.uniform(0.3, 0.6) if overtone else rng.uniform(0.5, 1.3)
@@ -113,7 +114,7 @@ def _pulsation(rng: np.random.Generator, kind: str, period: float, overtone: boo
 
 
 def _eclipses(rng: np.random.Generator, period: float, contact: bool) -> Any:
-    """Two eclipses a turn, of depths that change with the band by the temperatures of the two stars."""
+    """Return a light curve with two eclipses in each orbit; the temperatures of the stars set their depths by band."""
     slope = rng.normal(0, 0.03)
     if contact:
         depth = rng.uniform(0.15, 0.75)
@@ -137,7 +138,7 @@ def _eclipses(rng: np.random.Generator, period: float, contact: bool) -> Any:
 
 
 def _star(rng: np.random.Generator, kind: str) -> tuple[float, Any, NDArray[np.float64]]:
-    """Period, light curve, and colours against r."""
+    """Draw the period, the light curve, and the colours relative to r, of a star."""
     other = rng.random() < 0.3
     if kind == "RR Lyrae":
         period = rng.uniform(0.22, 0.42) if other else float(np.clip(rng.normal(0.58, 0.08), 0.4, 0.9))
@@ -160,10 +161,11 @@ def _star(rng: np.random.Generator, kind: str) -> tuple[float, Any, NDArray[np.f
 
 
 def simulate_variables(n_stars: int, epochs: int, *, together: bool = False, seed: int = 1) -> Variables:
-    """RR Lyrae stars, Cepheids, eclipsing binaries and sinusoids in turn, with ``epochs`` visits each in all bands.
+    """Simulate RR Lyrae stars, Cepheids, eclipsing binaries and sinusoids in turn, with ``epochs`` visits in all bands.
 
-    Six bands in one to four years and mean magnitudes of 20 to 23.5 in r; or, ``together``, five bands at once in
-    nine years and magnitudes of 16 to 21, hour angles scattering by 1.2 hours as those of Stripe 82 do.
+    By default there are six bands in one to four years, and mean magnitudes are 20 to 23.5 in r.  With ``together``
+    five bands are observed at once in nine years, magnitudes are 16 to 21, and hour angles scatter by 1.2 hours as in
+    Stripe 82.
     """
     rng = np.random.Generator(np.random.PCG64([seed, epochs, int(together)]))
     kinds = [KINDS[i % 4] for i in range(n_stars)]
@@ -193,7 +195,7 @@ def recovered(made: Variables, period: NDArray[np.float64]) -> NDArray[np.bool_]
 
 
 def one_band(made: Variables) -> NDArray[np.float64]:
-    """Periods from the band of each star that has the most rows, alone."""
+    """Return periods from one band of each star, the band with the most rows."""
     chosen = []
     for a, b in pairwise(made.offsets.tolist()):
         names, count = np.unique(made.band[a:b], return_counts=True)
@@ -223,12 +225,15 @@ MODELS: dict[str, Any] = {
 }
 """Models compared; "separate" is the sum of the bands' periodograms weighted with their chi-squares about the mean."""
 SLOW, PART = "flexible, 1 and 1 term, 1e-6", 4
-"""Nearly singular equations, which are solved again from the rows: this one has a quarter of the objects."""
+"""A model with nearly singular equations, which are solved again from the rows; it gets a quarter of the objects."""
 CASES = ((25, False), (50, False), (75, False), (100, False), (150, False), (300, False), (125, True), (270, True))
 
 
 def run(stars: int, seed: int, quick: bool) -> Path:
-    """Every model on every case; ``found`` is of the three kinds of stars, the rows "all" are means over the cases."""
+    """Run every model on every case.
+
+    ``found`` is the fraction among the stars that are not sinusoids; the rows "all" are means over the cases.
+    """
     report = Report("multiband-recovery", ("skysieve", "numpy", "numba"), quick)
     found: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in MODELS}
     seconds = dict.fromkeys(MODELS, 0.0)

@@ -41,7 +41,7 @@ SINGLE = {"fmin": 0.5, "fmax": 24.0}
 
 
 class Batch:
-    """The 1,000 simulated asteroids, as flat arrays (ours) and one by one (the peers)."""
+    """The 1,000 simulated asteroids, as flat arrays (for us) and one by one (for the peers)."""
 
     def __init__(self, data: Path, span: float, n_objects: int) -> None:
         made = benchmark_batch(data, int(span))
@@ -60,12 +60,12 @@ class Batch:
 
 
 def step_times_span(grid: dict[str, Any], span: float) -> float:
-    """``df * T``: how finely a peak is sampled."""
+    """Return ``df * T``, which says how finely a peak is sampled."""
     return (grid["fmax"] - grid["fmin"]) / (grid["nf"] - 1) * span
 
 
 def nifty(curve: Curve, grid: dict[str, Any], threads: int = 1) -> NDArray[np.float64]:
-    """nifty-ls, its finufft backend at its default precision."""
+    """Call nifty-ls with its finufft backend at its default precision."""
     import nifty_ls
 
     t, y, dy = curve
@@ -77,7 +77,7 @@ def nifty(curve: Curve, grid: dict[str, Any], threads: int = 1) -> NDArray[np.fl
 def nifty_batch(
     curves: list[Curve], grid: dict[str, Any], threads: int, python_threads: int
 ) -> list[NDArray[np.float64]]:
-    """One nifty-ls call an object; ``threads`` inside each, or Python threads over the objects; all powers kept."""
+    """Call nifty-ls for each object, with ``threads`` in each call or Python threads over objects; keep all powers."""
     if python_threads == 1:
         return [nifty(curve, grid, threads) for curve in curves]
     with ThreadPoolExecutor(python_threads) as pool:
@@ -85,7 +85,7 @@ def nifty_batch(
 
 
 def astropy_power(curve: Curve, grid: dict[str, Any], method: str = "fast") -> NDArray[np.float64]:
-    """astropy's LombScargle on the same regular grid."""
+    """Call astropy's LombScargle on the same regular grid."""
     from astropy.timeseries import LombScargle
 
     frequency = np.linspace(grid["fmin"], grid["fmax"], grid["nf"])
@@ -94,7 +94,7 @@ def astropy_power(curve: Curve, grid: dict[str, Any], method: str = "fast") -> N
 
 
 def scipy_power(curve: Curve, grid: dict[str, Any]) -> NDArray[np.float64]:
-    """scipy's generalised Lomb-Scargle (weights and floating mean)."""
+    """Call scipy's generalised Lomb-Scargle (weights and floating mean)."""
     from scipy.signal import lombscargle
 
     t, y, dy = curve
@@ -186,7 +186,7 @@ def bench_single(report: Report, data: Path) -> None:
 
 
 def bench_series(report: Report, data: Path) -> None:
-    """Several terms, one thread: beside nifty-ls's finufft_chi2, and the error against the exact fit."""
+    """Time several terms on one thread beside nifty-ls's finufft_chi2, and measure the error against the exact fit."""
     import nifty_ls
 
     n = 3 if report.quick else 20
@@ -222,7 +222,7 @@ def bench_series(report: Report, data: Path) -> None:
 
 
 def bench_bands(report: Report, data: Path) -> None:
-    """Five bands: the single-band batch beside the same rows dealt to bands."""
+    """Time the single-band batch beside the same rows divided among five bands."""
     n = 20 if report.quick else 1_000
     batch = Batch(data, 120.0, n)
     bands = np.random.default_rng(1).integers(0, 5, batch.t.size)
@@ -252,7 +252,7 @@ print(loaded - start, time.perf_counter() - start)
 
 
 def bench_first(report: Report, data: Path) -> None:
-    """First result of a fresh process, compiled code cached."""
+    """Time the first result of a new process whose compiled code is cached."""
     report.title("first: a fresh process, N_t 200, N_f 5000, from the start of the interpreter to the period")
     walls, inside = [], []
     for turn in range(3 if report.quick else 7):
@@ -298,7 +298,7 @@ print(before, memory("VmHWM"), seconds, t.nbytes * 3)
 
 
 def bench_peaks(report: Report, data: Path) -> None:
-    """Peaks only, of a batch whose powers would not fit in memory."""
+    """Search the peaks of a batch whose powers would not fit in memory."""
     n = 2_000 if report.quick else 100_000
     df_t = step_times_span(BATCH, 120.0)
     report.title(f"peaks: {n} objects of 200 points, N_f {BATCH['nf']}, 5 peaks each, no power kept, df*T {df_t:.4g}")
@@ -310,8 +310,8 @@ def bench_peaks(report: Report, data: Path) -> None:
 
 
 def bench_selection(report: Report, data: Path) -> None:
-    """``method="auto"`` against each method, over sizes that no tuning used."""
-    warnings.filterwarnings("ignore", message="the grid is too coarse", category=UserWarning)  # df*T 1.1, on purpose
+    """Compare ``method="auto"`` with each method, for sizes that were not used in tuning."""
+    warnings.filterwarnings("ignore", message="the grid is too coarse", category=UserWarning)  # df*T 1.1
     report.title("selection: one thread, peaks and power, GLS + dy; seconds a call; ratio of auto to the best method")
     sizes = (6, 120) if report.quick else (6, 13, 30, 60, 120, 260, 750, 2_000, 6_500)
     counts, steps = ((3_700,), (0.12,)) if report.quick else ((500, 3_700, 45_000, 230_000), (0.008, 0.12, 0.33, 1.1))
@@ -349,7 +349,7 @@ def bench_selection(report: Report, data: Path) -> None:
 
 
 def bench_accuracy(report: Report, data: Path) -> None:
-    """Largest difference from the long-double sum, standard power."""
+    """Report the largest difference of standard powers from sums in long double."""
     n = 100 if report.quick else 1_000
     report.title(
         "accuracy: max |power - long double|, GLS + dy, every 4th object, 200 random frequencies (N_t <= 30: all)"
@@ -392,7 +392,7 @@ def bench_accuracy(report: Report, data: Path) -> None:
 
 
 def bench_bootstrap(report: Report, data: Path) -> None:
-    """False-alarm probability of one curve from resampled ones, beside astropy's, one thread."""
+    """Time the bootstrap false-alarm probability of one light curve beside astropy's, on one thread."""
     from astropy.timeseries import LombScargle
 
     points, n, peers = 500, 50 if report.quick else 1_000, 2 if report.quick else 10

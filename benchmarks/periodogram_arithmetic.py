@@ -1,4 +1,4 @@
-"""The least that the periodogram's arithmetic could take on a GPU."""
+"""The least time that the arithmetic of the periodogram can take on a GPU."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 FMA_PER_SECOND = {F64: 1.6e13, F32: 3.0e13}
 HALVES_PER_SECOND = 2.7e14
-"""Measured on an H100; the latter of half-precision matrix units (16 and 8 products in turn)."""
+"""Rates measured on an H100; this one is that of half-precision matrix units (16 and 8 products in turn)."""
 
 
 def least_ms(source: FlatSource, nf: int, cycles: float, dtype: Any, device: Any) -> float:
-    """Milliseconds of the multiply-adds alone, at the rate of the card's plain units, matrix units twice as fast.
+    """Return the milliseconds of the multiply-adds alone; matrix units are twice as fast as the card's plain units.
 
-    Of a comb, a frequency takes 3 transforms of 256 points for every ``modes`` of them (2 x 192 fused operations for 16
-    points), and 30 for folding and the power; a point takes 16 cells, 2 bands, 6 operations in every pair of bands.
-    Where all but `COARSE` combs are interpolated, the others take 12 taps of a complex sum and 8 of two on matrix
-    units; where all are, from samples, a band of these takes a transform and 16 cells a point (matrix units), and a
-    frequency 8 multiply-adds of matrix units for every four samples that a sum is made of; of samples that are halves
-    a complex sum takes 3 products of 24 samples.
+    The operations depend on the layout:
+
+    - Combs: ``modes`` frequencies take 3 transforms of 256 points (2 x 192 fused operations for 16 points), and each
+      frequency takes 30 operations for folding and the power.  A point takes 16 cells, 2 bands and 6 operations in
+      every pair of bands.
+    - Combs of which all but `COARSE` are interpolated: a frequency of an interpolated comb takes 12 taps of a complex
+      sum and 8 taps of two such sums, on matrix units.
+    - Samples from which all sums are interpolated: a band of samples takes a transform and 16 cells a point, on matrix
+      units.  A frequency takes 8 multiply-adds of matrix units for every four samples in a sum, or, from samples in
+      half precision, 3 products of 24 samples for each complex sum.
     """
     known = nufft_methods(np.dtype(dtype), device.shared_per_block, has_matrix_units(device))
 

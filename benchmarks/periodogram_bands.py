@@ -1,4 +1,4 @@
-"""Light curves in several bands on the GPU: the rows "bands" of ``periodogram_gpu``, which calls this."""
+"""Light curves in several bands on the GPU: the rows "bands" of ``periodogram_gpu``, which calls this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skysieve.periodogram.lightcurves.sources import BandedSource
 
 
 def bands(bench: Any, batch: FlatSource, grids: Any) -> None:
-    """Five bands: every model beside one band, kernel by kernel, and the error against exact fits."""
+    """Time every model of five bands beside one band, also by kernel, and measure errors against exact fits."""
     cp, nf = bench.cp, int(grids.nf[0])
     codes = np.random.default_rng(3).integers(0, 5, len(batch.t))
     on_gpu, runtime = on_device(cp, batch), CudaRuntime(bench.device[0])

@@ -1,9 +1,10 @@
 """Lomb-Scargle on the GPU: device time, end-to-end time and error, for the cases of the paper and beyond.
 
 ``python -m benchmarks.periodogram_gpu [--only NAME ...] [--data DIR] [--quick]``; writes
-``results/periodogram_gpu.json``.  "device" is the time of everything that runs on the GPU for one `execute`
-with inputs and outputs there (its launches replayed as one graph, median by events); "end to end" is the wall
-time of `Engine.execute` from pageable NumPy arrays, the plan kept.  GLS with dy, five peaks, df*T in every row.
+``results/periodogram_gpu.json``.  "device" is the time of everything that runs on the GPU for one `execute` with
+inputs and outputs on the GPU: its launches are replayed as one graph, and the median of CUDA events is taken.  "end
+to end" is the wall time of `Engine.execute` from pageable NumPy arrays with a plan made before.  All is the
+generalised periodogram with dy and five peaks; every row gives df*T.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ extern "C" __global__ void reference(const double* t, const double* y, const dou
 
 
 def reference(cp: Any, source: FlatSource, first: int, count: int, f0: float, df: float, nf: int) -> Any:
-    """Direct centred sums in float64 on the GPU, the judge here; ``[count, nf]``."""
+    """Return the reference powers ``[count, nf]``, by direct centred sums in float64 on the GPU."""
     out = cp.empty((count, nf))
     kernel = cp.RawKernel(REFERENCE, "reference")
     t, y, dy = (cp.asarray(a) for a in (source.t, source.y, source.dy))
@@ -78,7 +79,7 @@ def on_device(cp: Any, source: FlatSource) -> FlatSource:
 
 
 def jobs_of(engine: cuda.Engine, source: FlatSource, grids: Any, power: Any) -> list[tuple[Any, Any]]:
-    """The lane and the job of each chunk of one `execute`; one chunk when they are more than the lanes."""
+    """Return the lane and the job of each chunk of one `execute`; with more chunks than lanes, of one chunk of all."""
     worker = engine.workers[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
     settings = engine._settings(source, grids, output)
@@ -91,9 +92,10 @@ def jobs_of(engine: cuda.Engine, source: FlatSource, grids: Any, power: Any) -> 
 
 
 def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None) -> float:
-    """Milliseconds of one `execute` on the device: its chunks' launches replayed as graphs on their lanes.
+    """Return the milliseconds of one `execute` on the device: launches of chunks are replayed as graphs on their lanes.
 
-    Rounds follow one another, each waiting for all lanes of the one before, so that the host is ahead.
+    Rounds are queued one after the other, and each waits on the device for all lanes of the previous round, so that the
+    host never delays the device.
     """
     worker, jobs = engine.workers[0], jobs_of(engine, source, grids, power)
     for _ in range(3):  # the second begin records a graph
@@ -125,7 +127,7 @@ def device_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, powe
 
 
 def kernel_ms(cp: Any, engine: cuda.Engine, source: FlatSource, grids: Any, power: Any = None) -> dict[str, float]:
-    """Milliseconds of each kernel, all objects in one chunk, each alone on the device."""
+    """Return the milliseconds of each kernel alone on the device, with all objects in one chunk."""
     worker = engine.workers[0]
     output = Output.allocate(source.n_objects, engine.spec.n_peaks, power)
     job = make_job(engine._settings(source, grids, output), source, Chunk(0, source.n_objects), output)
@@ -213,7 +215,7 @@ class Bench:
     def errors(
         self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, method: str = "nufft"
     ) -> None:
-        """Largest error by number of points, and agreement of the peaks with those read off the written power."""
+        """Report the largest error by number of points, and how many highest peaks agree with the exact powers."""
         cp, grids = self.cp, shared_grid(f0, df, nf)
         engine = self.engine(dtype, method=method)
         n = source.n_objects
@@ -239,7 +241,7 @@ class Bench:
     def full_power(
         self, name: str, source: FlatSource, f0: float, df: float, nf: int, dtype: Any, reach: float
     ) -> None:
-        """Every power in host memory: page-locked, reused pageable, fresh pageable."""
+        """Time a search that returns all powers in page-locked, in reused pageable and in new pageable host memory."""
         cp, grids, engine, n = self.cp, shared_grid(f0, df, nf), self.engine(dtype), source.n_objects
         size = n * nf * dtype.itemsize
         pinned = np.frombuffer(cp.cuda.alloc_pinned_memory(size), dtype, n * nf)
@@ -262,7 +264,7 @@ class Bench:
     def million(
         self, name: str, objects: int, points: int, reach: float, devices: Any = None, there: bool = False
     ) -> float:
-        """Many short objects streamed from pageable memory, or ``there`` on the GPU; seconds."""
+        """Return the seconds for many short objects in pageable memory or, with ``there``, on the GPU."""
         rng = np.random.default_rng(5)
         few = 2000
         t = np.sort(rng.integers(0, 120, (few, points)) + 0.3 + 0.4 * rng.random((few, points)), axis=1)
@@ -298,7 +300,7 @@ class Bench:
         self.report.row(name, dtype=str(dtype), **{f"{k}_ms": v for k, v in times.items()})
 
     def series(self, batch: FlatSource, f0: float, df: float, nf: int) -> None:
-        """Several terms: beside one term, kernel by kernel, and the error against exact fits of the same powers."""
+        """Time several terms beside one term, also by kernel, and measure the error against exact fits."""
         cp, grids = self.cp, shared_grid(f0, df, nf)
         there = on_device(cp, batch)
         one = device_ms(cp, self.engine(F64), there, grids)
@@ -321,7 +323,7 @@ class Bench:
                         reached=bool(np.nanmax(error) <= 1e-8), objects=40)  # fmt: skip
 
     def selection(self) -> None:
-        """Auto against the best method, on sizes that the calibration does not use."""
+        """Compare "auto" with the best method, for sizes that the calibration does not use."""
         cp, worst = self.cp, 0.0
         for dtype in (F64, F32):
             for points in (12, 40, 75, 120, 450):
@@ -342,7 +344,7 @@ class Bench:
         self.report.row("selection, worst", auto_over_best=worst, wanted=1.25, reached=worst <= 1.25)
 
     def peers(self, batch: FlatSource) -> None:
-        """nifty-ls on the host's cores and CuPy's own function, in this process."""
+        """Time nifty-ls on the host's cores and CuPy's own function in this process."""
         cp = self.cp
         nf, f0, df = 28608, 0.16, 1 / 1200
         at = batch.offsets
@@ -376,7 +378,7 @@ class Bench:
         self.report.row("single 1e6, cupyx (no mean, no errors)", wall_ms=wall_ms(run, 5))
 
     def bootstrap(self, name: str, resamples: int, reach: float) -> None:
-        """False-alarm probability of a curve of 500 points from resampled ones at 1e5 frequencies, host to host."""
+        """Time the bootstrap false-alarm probability of a curve of 500 points at 1e5 frequencies, from host to host."""
         from skysieve import LombScargle
 
         rng = np.random.default_rng(3)
@@ -425,7 +427,7 @@ class Bench:
             long = FlatSource(single.t * (3652 / 119.96875), single.y, single.dy, single.offsets)
             self.case("single ten years", long, 0.5, 0.2 / 3652, 25_000_000, F64, 4.0)
         if wanted("kernels"):
-            self.report.title("kernel by kernel")
+            self.report.title("time of each kernel")
             self.kernels("batch", batch, f0, df, nf, F64)
             self.kernels("batch", batch, f0, df, nf, F32)
             self.kernels("single 25e6", single, 0.5, s25, 25_000_000, F64)
@@ -445,7 +447,7 @@ class Bench:
             self.report.title("peers")
             self.peers(batch)
         if wanted("selection"):
-            self.report.title("the choice of the method")
+            self.report.title("choice of the method")
             self.selection()
         if wanted("decade"):
             self.report.title("the batch over ten years")
@@ -457,7 +459,7 @@ class Bench:
             if dtype == "float64" and (name, "float32") in self.device_times:
                 self.report.row(f"{name}, float64 over float32", ratio=ms / self.device_times[name, "float32"])
         if wanted("million"):
-            self.report.title("streamed")
+            self.report.title("a million light curves")
             n = 20_000 if self.report.quick else 1_000_000
             one = self.million("a million objects", n, 200, 1.2 * n / 1e6)
             self.million("a million objects on the GPU", n, 200, one, there=True)

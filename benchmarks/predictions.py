@@ -1,10 +1,10 @@
-"""Predicted times of fixed jobs beside what they take: ``python -m benchmarks.predictions --predict`` and ``--run``.
+"""Compare predicted times of fixed jobs with their real times, in two steps: ``--predict`` and ``--run``.
 
-The first step makes the data, runs each command with ``--dry-run`` and writes the predictions to
-``benchmarks/results/predictions.json``, which is committed before the second step runs the jobs and writes their times
-beside them.  Rates come from ``skysieve info --measure``.  On a CPU the judge is the processor time of the process,
-since other programs may run; on a GPU it is the time of day.  The lowest of three runs (``--runs``) in one process
-counts, so that neither imports nor compilation do.
+``python -m benchmarks.predictions --predict`` makes the data, runs each command with ``--dry-run`` and writes the
+predictions to ``benchmarks/results/predictions.json``.  This file is committed before the second step, ``--run``, which
+runs the jobs and adds their times.  Rates come from ``skysieve info --measure``.  On a CPU predictions are compared
+with the processor time of the process, since other programs may run; on a GPU with the elapsed time.  The lowest of
+three runs (``--runs``) in one process is taken, so that imports and compilation are not included.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ JOBS: dict[str, tuple[str, Callable[[], None], str]] = {
         "cuda", lambda: sfts(20), f"{SEARCH} --freq-band 0.03 --dt0 7200 --dtau 7200 -o loudest.csv"
     ),
 }  # fmt: skip
-"""Device, how to make the data in the working folder, and the command."""
+"""For each job the device, a function that makes the data in the working folder, and the command."""
 
 
 def invoke(command: str, device: str, *more: str) -> tuple[float, float]:
-    """Run a command in this process; returns its processor seconds and its seconds."""
+    """Run a command in this process; return its processor seconds and its elapsed seconds."""
     words = [*command.split(), "--device", device, "--overwrite", "--quiet", *more]
     before, started = time.process_time(), time.perf_counter()
     done = CliRunner().invoke(application(words[0]), words)

@@ -1,4 +1,4 @@
-"""Pictures of cost against size: the rows of the case ``scale`` of `benchmarks.user`, as small SVG files."""
+"""Plots of time against size, as small SVG files, from the rows of the case ``scale`` of `benchmarks.user`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ AXES = {
     "scale: nside": ("nside", "nside of the map (float32, FWHM 3 pixels)"),
     "scale: seconds of data": ("seconds", "seconds of data (256 channels, 256 us, 500 DMs)"),
 }
-"""Name of the file and label of the axis of each case."""
+"""File name and axis label of each case."""
 
 
 def both_devices(path: Path) -> list[Path]:
-    """The results of the other device, if there are some."""
+    """Return the results of the other device, if there are any."""
     name = path.name.replace("user_gpu", "user") if "user_gpu" in path.name else path.name.replace("user", "user_gpu")
     return [path.with_name(name)] if path.with_name(name).exists() else []
 
 
 def lines_of(results: list[dict[str, Any]], case: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Sizes and seconds (the best of the runs) of each tool of a case; peers are taken from the first results."""
+    """Return sizes and seconds (best runs) of each tool of a case; peers are taken from the first results."""
     lines: dict[str, tuple[list[float], list[float]]] = {}
     peers: set[str] = set()
     for result in results:
@@ -39,7 +39,7 @@ def lines_of(results: list[dict[str, Any]], case: str) -> dict[str, tuple[list[f
 
 
 def draw(paths: list[Path], folder: Path) -> list[Path]:
-    """Draw each case with the rows of these results; returns the files."""
+    """Draw each case with the rows of these results; return the files."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
-"""A long run of the live pipeline with everything going wrong: ``make soak`` (an hour), 60 s of data among the tests.
+"""A long run of the live pipeline with many faults: ``make soak`` (an hour); the tests run 60 s of data.
 
-1% of the packets lost, others moved or double, two seconds missing, the sender begun anew, the disk full for a while.
-The run fails unless every packet is accounted for, the candidates are those of the files with the same samples missing,
-the pulses are found, and memory stays flat.
+1% of the packets are lost, others arrive out of order or twice, two seconds are missing, the sender restarts, and the
+disk is full for a while.  The run fails unless every packet is accounted for, the candidates are those of a search of
+files with the same samples missing, the pulses are found, and memory does not grow.
 
 ``python -m benchmarks.soak [--seconds 3600] [--rate 1]``
 """
@@ -39,14 +39,14 @@ SEARCH = {"threshold": THRESHOLD, "block": 1.1, "threads": 1}
 DMS = np.arange(0, 201, 5.0)
 WINDOW = 8
 DM_FORMAT = {c.name: c.format for c in CANDIDATE_COLUMNS}["dm"]
-"""In which tables have DMs, so that those of a file are compared as they were written."""
+"""Format of DMs in tables, with which the DMs of a file are rounded before the comparison."""
 BATCH = 50
 MIB = 2**20
 
 
 @dataclass
 class Outcome:
-    """What a run gave: the pipeline's summary, what was wrong, and figures to print."""
+    """Result of a run: the summary of the pipeline, the faults found, and figures to print."""
 
     summary: dict[str, Any]
     faults: list[str]
@@ -54,13 +54,13 @@ class Outcome:
 
 
 def resident() -> int:
-    """Bytes of memory that are this process's now."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
 
 def observation(seconds: float) -> tuple[Filterbank, np.ndarray[Any, Any]]:
-    """Noise with a pulse every 2.5 s, S/N 12 to 30; a minute made, then repeated; when the pulses are."""
+    """Make noise with a pulse of S/N 20 every 2.5 s, a minute that is repeated; return it with the pulses' times."""
     minute = min(60.0, seconds)
     times = np.arange(1.3, minute - 0.5, EVERY)
     made = fake(nchan=NCHAN, duration=minute, tsamp=TSAMP, fch1=1500, foff=-4, dm=100, times=times, width=WIDTH, snr=20,
@@ -73,7 +73,7 @@ def observation(seconds: float) -> tuple[Filterbank, np.ndarray[Any, Any]]:
 
 
 def received(fb: Filterbank, faults: Faults) -> tuple[np.ndarray[Any, Any], int, int, int]:
-    """Packets that are placed; how many are double, late, sent."""
+    """Return the packets that are placed, and the numbers of duplicate, late and sent packets."""
     g = source_geometry(fb, PACKET)
     whole = fb.nsamp // g.nsamp * g.nsamp
     starts = [(a, min(piece_samples(g), whole - a)) for a in range(0, whole, piece_samples(g))]
@@ -92,20 +92,20 @@ class FullDisk:
         self.table, self.aside = folder / "candidates.csv", folder / "aside.csv"
 
     def begin(self) -> None:
-        """Every write fails from now on."""
+        """Make every write fail from now on."""
         self.table.rename(self.aside)
         self.table.symlink_to("/dev/full")
 
     def end(self) -> None:
-        """There is room again."""
+        """Make writes succeed again."""
         self.table.unlink()
         self.aside.rename(self.table)
 
 
 class GivenFeed(Feed):
-    """Packets of both halves in the order in which they would leave, without sockets and without a clock.
+    """Packets of both halves in the order in which they would be sent, without sockets and without a clock.
 
-    The disk is full from the packet ``full`` on, until the sink has met with that.
+    The disk is full from packet ``full`` on, until the sink has had a write error.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class GivenFeed(Feed):
 
 
 def soak(seconds: float, rate: float | None, folder: Path) -> Outcome:
-    """Send ``seconds`` of data in two halves, ``rate`` times as fast, and compare with what should come of it.
+    """Send ``seconds`` of data in two halves, ``rate`` times as fast, and compare the result with the expected one.
 
-    Without a rate there are no sockets, and each packet waits until there is room: the outcome depends on no clock.
+    Without a rate no sockets are used, and each packet waits until there is room, so that no clock affects the outcome.
     """
     fb, times = observation(seconds / 2)
     half = fb.duration
@@ -241,7 +241,7 @@ def compare(
     fb: Filterbank, times: np.ndarray[Any, Any], dms: Any, placed: np.ndarray[Any, Any], rows: list[dict[str, str]],
     check: Any,
 ) -> tuple[int, int, int, float, int]:  # fmt: skip
-    """A segment beside its file: pulses found, pulses wanted, other candidates, S/N off, equal candidates."""
+    """Compare a segment with its file: pulses found and expected, other candidates, S/N errors, equal candidates."""
     g = source_geometry(fb, PACKET)
     start, stop = int(placed.min()) * g.nsamp, (int(placed.max()) + 1) * g.nsamp
     gone = np.setdiff1d(np.arange(placed.min(), placed.max() + 1), placed) * g.nsamp
@@ -271,7 +271,7 @@ def compare(
 
 
 def main() -> None:
-    """Run it and say how it went."""
+    """Run the test and print the outcome."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=3600.0, help="seconds of data")
     arguments.add_argument("--rate", type=float, default=1.0)
@@ -282,7 +282,7 @@ def main() -> None:
         print(f"{key:14s} {value:.4g}" if isinstance(value, float) else f"{key:14s} {value}")
     for line in outcome.faults:
         print(f"WRONG: {line}")
-    print("all as it should be" if not outcome.faults else f"{len(outcome.faults)} faults")
+    print("no faults" if not outcome.faults else f"{len(outcome.faults)} faults")
     sys.exit(bool(outcome.faults))
 
 

@@ -1,7 +1,7 @@
 """Convolution on the sphere beside ducc0 and healpy in one process, on the same threads; accuracy; choice of method.
 
 ``python benchmarks/sphere.py [--quick] [--threads N]``; writes ``results/sphere.json``.  Times are medians; "cpu" is
-processor time of all threads, which tells how busy the machine was with other work.
+the processor time of all threads, which shows how busy the machine was with other work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ARCMIN = np.pi / 180 / 60
 
 
 def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median wall and processor seconds."""
+    """Return the median wall and processor seconds."""
     wall, cpu = [], []
     for _ in range(repeats):
         a, c = time.perf_counter(), time.process_time()
@@ -57,7 +57,7 @@ def ducc_smoothing(x: np.ndarray, nside: int, lmax: int, fwhm: float, threads: i
 
 
 def bench_peers(report: Report, nside: int, fwhm: float, threads: int, repeats: int, aims: bool) -> None:
-    """One map: plan kept, plan included, and the peers at lmax = 2 nside."""
+    """Time one map with a plan made before, with the plan included, and by the peers at lmax = 2 nside."""
     import healpy
 
     report.title(f"nside {nside}, FWHM {fwhm / ARCMIN:.3g} arcmin, float32 and float64, {threads} threads")
@@ -99,7 +99,7 @@ def bench_peers(report: Report, nside: int, fwhm: float, threads: int, repeats: 
 
 
 def bench_accuracy(report: Report) -> None:
-    """White map at nside 64 against the pixel sum of the uncut kernel: rms and maximum over the rms of the result."""
+    """Compare maps of white noise at nside 64 with the pixel sum of the uncut kernel, relative to the result's rms."""
     report.title("accuracy at eps = 1e-6: rms and maximum of the error over the rms of the result, 2,000 pixels")
     grid = Healpix(64)
     x = np.random.default_rng(1).normal(size=12 * 64**2)
@@ -112,7 +112,7 @@ def bench_accuracy(report: Report) -> None:
                 with ConvolvePlan(k, grid, method=method, dtype=dtype) as plan:
                     wrong = plan.execute(x)[rows] - truth
                 rms, most = float(wrong.std() / truth.std()), float(np.abs(wrong).max() / truth.std())
-                # the harmonics of a kernel are cut at its band limit, the others in angle
+                # with harmonics the kernel is cut at its band limit, with the other methods in angle
                 report.row(
                     f"FWHM {pixels:g} pixels", tool=f"{method} {dtype}", rms=rms, max=most, wanted="1e-6, 1e-5",
                     reached=bool(rms <= 1e-6 and most <= 1e-5),
@@ -120,7 +120,7 @@ def bench_accuracy(report: Report) -> None:
 
 
 def bench_choice(report: Report, repeats: int) -> None:
-    """Time of the method that "auto" takes over that of the fastest one, for 1 map and for 100, the plan included."""
+    """Compare the time of the method that "auto" chooses with the fastest one, for 1 map and 100, plan included."""
     report.title('"auto" beside the fastest method: processor seconds a map, and of the plan')
     grid = [(128, 60, 0), (128, 240, 0), (512, 15, 0), (512, 60, 0), (512, 240, 0), (512, 15, 2), (512, 60, 2)]
     for nside, width, spin in grid:

@@ -1,11 +1,12 @@
-"""Convolution on the sphere on a GPU: milliseconds a map beside what is required and what the GPU allows.
+"""Convolution on the sphere on a GPU: milliseconds a map, beside the bound and the limit of the GPU.
 
 ``python -m benchmarks.sphere_gpu [--quick] [--only maps|batches|auto|peers]`` (from the repository's root); writes
-``results/sphere_gpu.json``.  Maps of white noise in GPU memory, plans kept, medians of CUDA events, unless a row says
-otherwise.  Errors are against the pixel sum of the uncut kernel in float64 at some hundred pixels of all zones.  The
-limit of the direct engine is the larger of the map read and written once and of the multiply-adds of the pixels within
-the support; that of the ring engine the map and the modes of its rings, each read and written once; rates of both are
-measured in the same run.  ``peers`` needs ducc0 and healpy; without them it says so.
+``results/sphere_gpu.json``.  Unless a row says otherwise, maps are white noise in GPU memory, plans are made before,
+and times are medians of CUDA events.  Errors are relative to the pixel sum of the uncut kernel in float64, at some
+hundred pixels of all zones.  The limit of the direct engine is the larger of two times: that of reading and writing the
+map once, and that of the multiply-adds of the pixels within the support.  The limit of the ring engine is the time to
+read and write the map and the modes of its rings once.  The rates of copies and multiply-adds are measured in the same
+run. ``peers`` needs ducc0 and healpy; without them it says so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SWEEP = [
 ]  # fmt: skip
 """Cases of "auto": nside, FWHM in pixels, spin, type."""
 SLOW = 20.0
-"""A method that is expected to take so many times as long as the other one is not timed."""
+"""A method is not timed if it is expected to take this many times as long as the other one."""
 PIXELS = 120
 """Random pixels whose error is measured, beside those next to the poles and at the edge of the caps."""
 
@@ -139,7 +140,7 @@ class Bench:
         return self.rng.standard_normal(shape, dtype=np.dtype(dtype))
 
     def limit(self, plan: ConvolvePlan, parts: int = 1) -> float:
-        """Seconds that the GPU needs at least; see the module."""
+        """Return the least seconds that the GPU needs; see the docstring of the module."""
         item = plan.dtype.itemsize
         moved = 2 * parts * plan.npix * item
         if plan.method == "direct":
@@ -205,7 +206,7 @@ class Bench:
         self.row(8192, 5, 20, memory="12 GB")
 
     def batches(self) -> None:
-        """Batches, Q and U, host to host, plans made on the way."""
+        """Time batches, Q and U, maps from host to host, and calls that include the plan."""
         cp, nside = self.cp, 2048
         beam = Gaussian(fwhm=np.radians(4.7 / 60))
         self.report.title("batches, polarisation, transfers (nside 2048, 4.7', float32)")
@@ -244,7 +245,7 @@ class Bench:
         self.report.row("plan and one map", ms=ms, wanted_ms=8.0, reached=bool(ms <= 8.0))
 
     def auto(self) -> None:
-        """Time of what "auto" takes over that of the faster method, for 1 map and for 100, plans included."""
+        """Compare the time of the method that "auto" chooses with the faster one, for 1 map and 100, plans included."""
         self.report.title('"auto" beside the faster method: milliseconds of a map and of a plan')
         measure(resolve("cuda")[0])
         worst = {1: 0.0, 100: 0.0}
@@ -294,7 +295,7 @@ class Bench:
         return 1e3 * self.seconds(lambda: engine.convolve(x, y, plan._table.weight, plan._ones), 3)
 
     def peers(self) -> None:
-        """ducc0 and healpy on all cores of the host, lmax = 2 nside, beside the GPU: maps of the host, plans kept."""
+        """Time ducc0 and healpy on all cores of the host, lmax = 2 nside, beside the GPU with maps in host memory."""
         missing = [name for name in ("ducc0", "healpy") if find_spec(name) is None]
         if missing:
             self.report.title(f"no peers: {', '.join(missing)} is not installed")
@@ -328,12 +329,12 @@ class Bench:
                 self.report.row(name, ms=1e3 * s)
 
     def wait(self, _: object) -> None:
-        """Until the GPU is done."""
+        """Wait until the GPU is done."""
         self.cp.cuda.Device().synchronize()
 
 
 def wall(call: Callable[[], object], repetitions: int) -> float:
-    """Median seconds of calls that wait for the GPU, after one that is not counted."""
+    """Return the median seconds of calls that wait for the GPU, after a call that is not counted."""
     call()
     found = []
     for _ in range(repetitions):

@@ -1,8 +1,8 @@
-"""The live pipeline: the paper's Tables 5 and 6, packets over the loopback at their own rate, a gigabit a second.
+"""The live pipeline: Tables 5 and 6 of the paper, packets over the loopback in real time, and a gigabit a second.
 
 ``python -m benchmarks.stream [--quick] [--minutes M] [--device cuda] [--only table6 table5 slow gigabit]``.  Senders
-are processes of their own on the same cores; sockets have the kernel's default buffers.  ``--sockets 1`` takes one
-socket a port, as a program would that does not know better.
+are separate processes on the same cores; sockets have the kernel's default buffers.  ``--sockets 1`` uses one socket
+for each port, as a simple program would.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ BUFFER = 2**19
 PAPER = {
     "copy in": 475, "channelise, power": 458 + 20, "corner turn": 112, "de-dispersion": 4500, "copy out": 220,
 }  # fmt: skip
-"""Milliseconds of the paper's Table 6 (C1060), a buffer of 2^19 spectra, 6.71 s."""
+"""Milliseconds in the paper's Table 6 (on a C1060) for a buffer of 2^19 spectra, 6.71 s."""
 
 
 def voltages(seconds: float, seed: int = 1, every: float = 0.5, dm: float = 30.0) -> np.ndarray[Any, Any]:
-    """8+8 bit voltages with a burst of DM 30 each half second, shape (samples, 1, subbands, 2)."""
+    """Return 8+8 bit voltages with a burst of DM 30 each half second, shape (samples, 1, subbands, 2)."""
     rng = np.random.default_rng(seed)
     n = round(seconds / TSAMP) // 16 * 16
     freqs = FCH1 + FOFF * np.arange(NSUB)
@@ -62,9 +62,9 @@ def voltages(seconds: float, seed: int = 1, every: float = 0.5, dm: float = 30.0
 
 
 def table6(report: Report, quick: bool, device: str) -> None:
-    """Each stage for a buffer of 2^19 spectra, all in memory, one thread; from datagrams to candidates.
+    """Time each stage from datagrams to candidates, for a buffer of 2^19 spectra in memory and one thread.
 
-    On a CPU in seconds of the processor, so that what else the machine does enters less; on a GPU by the clock.
+    Times are processor seconds on a CPU, which other work of the machine affects less, and elapsed seconds on a GPU.
     """
     report.title("Table 6: milliseconds for 2^19 spectra of 256 subbands (6.71 s of data)")
     now = time.process_time if device == "cpu" else time.perf_counter
@@ -108,7 +108,7 @@ def table6(report: Report, quick: bool, device: str) -> None:
 
 
 def drain(segment: Segment, clock: dict[str, float], now: Callable[[], float]) -> None:
-    """Work on all that has come."""
+    """Process all samples that have arrived."""
     while True:
         since = now()
         gulp = segment.take()
@@ -139,7 +139,7 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
     if segment.chain is None:
         watch(segment.unpack, "voltages", "unpack")
         watch(c, "feed", "channelise, power")
-    else:  # a GPU copies one gulp while it works on another: `stream_gpu` has each by itself
+    else:  # a GPU copies one gulp while it works on another; `stream_gpu` times each stage alone
         watch(segment.chain, "begin", "unpack")
         watch(segment.chain, "end", "channelise, power")
     watch(search.engine, "load", "corner turn")
@@ -152,11 +152,11 @@ def _timed(segment: Segment, clock: dict[str, float], now: Callable[[], float]) 
 
 def live(report: Report, case: str, file: Path, options: Options, seconds: float, folder: Path, wanted: str,
          sockets: int | None, most: float | None = None, least: float = 0.0) -> None:  # fmt: skip
-    """A file sent at its own rate by another process, searched as it comes.
+    """Search a file while another process sends it in real time.
 
-    ``most``: seconds to a candidate, at most; ``least``: Mbit of samples in a second of the clock.
+    ``most`` is the longest time to a candidate in seconds, ``least`` the lowest rate of samples in Mbit per second.
     """
-    intake = Intake(SkysieveParser(), replace(options, policy="block"))  # once as a file: every kernel is loaded then
+    intake = Intake(SkysieveParser(), replace(options, policy="block"))  # a first search of the file loads the kernels
     feed = FileFeed(intake, open_source(file))
     Pipeline(intake, feed, Sink(folder / "file", pictures=False, raw=False), nice=0).run()
     sink = Sink(folder, pictures=False, raw=False)
@@ -195,7 +195,7 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
 
 
 def table5(report: Report, seconds: float, device: str, folder: Path, sockets: int | None) -> None:
-    """The paper's Table 5 over the loopback, bursts every half second."""
+    """Search the stream of the paper's Table 5 over the loopback, with bursts every half second."""
     report.title("Table 5 over UDP at 1x: 256 subbands, 2048 channels, 500 DMs")
     file = folder / "table5.dada"
     write_dada(file, voltages(4.0), tsamp=TSAMP, fch1=FCH1, foff=FOFF, tstart=60000.0)
@@ -207,7 +207,7 @@ def table5(report: Report, seconds: float, device: str, folder: Path, sockets: i
 
 
 def slow(report: Report, seconds: float, device: str, folder: Path, sockets: int | None) -> None:
-    """Samples of 1 ms, whose noise blocks last a second."""
+    """Search samples of 1 ms, whose noise blocks last a second."""
     report.title("Every 1 ms: 512 channels, 300 DMs, a pulse every 1.3 s")
     file = folder / "slow.fil"
     made = fake(nchan=512, duration=26, tsamp=1e-3, fch1=1500, foff=-0.5, dm=100, times=np.arange(0.5, 25, 1.3),
@@ -221,7 +221,7 @@ def slow(report: Report, seconds: float, device: str, folder: Path, sockets: int
 
 
 def gigabit(report: Report, seconds: float, device: str, folder: Path, sockets: int | None) -> None:
-    """A little over a gigabit a second of detected power in packets of 8 KiB, 64 DMs x 256 channels."""
+    """Search a little over a gigabit a second of detected power in packets of 8 KiB, 64 DMs x 256 channels."""
     report.title("1 Gbit/s over UDP: 256 channels every 2 us, 64 DMs, packets of 8 KiB, default socket buffers")
     file = folder / "gigabit.fil"
     noise = fake(nchan=256, duration=0.5, tsamp=2e-6, fch1=1500, foff=-1, times=[], seed=2)

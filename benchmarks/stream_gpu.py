@@ -1,6 +1,6 @@
-"""The live pipeline on a GPU: the paper's Tables 5 and 6, the whole chain, latency over the loopback, channelisers.
+"""The live pipeline on a GPU: stages of the paper's Table 6, the whole chain, latency of Table 5, channelisers.
 
-``python -m benchmarks.stream_gpu [--quick] [--only stages chain live channelisers]``.  Under a minute on an H100.
+``python -m benchmarks.stream_gpu [--quick] [--only stages chain live channelisers]`` takes under a minute on an H100.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ emulate(open_source(sys.argv[1]), "127.0.0.1", int(sys.argv[2]), repeat=0, secon
 
 
 def median(call: Callable[[], object], repeat: int = 7) -> float:
-    """Median wall seconds of a call that waits for the device."""
+    """Return the median wall seconds of a call that waits for the device."""
     times = []
     for _ in range(repeat + 1):
         since = time.perf_counter()
@@ -59,7 +59,7 @@ def median(call: Callable[[], object], repeat: int = 7) -> float:
 
 
 class Stages:
-    """The stages of a channeliser, one at a time, on packets that are at hand."""
+    """The stages of a channeliser, each called alone, on packets in memory."""
 
     def __init__(self, geometry: Geometry, data: np.ndarray[Any, Any], **options: Any) -> None:
         g, n = geometry, len(data) * geometry.nsamp
@@ -94,7 +94,7 @@ class Stages:
 
 
 def stages(report: Report, quick: bool) -> None:
-    """Each stage of one buffer by itself; then buffers one after the other, from the ring to candidates."""
+    """Time each stage of one buffer alone, and then several buffers in sequence, from the ring to candidates."""
     report.title("Table 6 on a GPU: milliseconds for 2^19 spectra of 256 subbands (6.71 s of data), 500 DMs")
     import cupy
 
@@ -142,17 +142,17 @@ def stages(report: Report, quick: bool) -> None:
 
 
 Runs = dict[str, tuple[float, float, int, dict[str, float]]]
-"""By kind of data: seconds of the clock, of data, candidates, and milliseconds of each stage for 6.7 s of data."""
+"""For each kind of data: elapsed seconds, seconds of data, candidates, milliseconds of each stage for 6.7 s of data."""
 
 
 def ring_to_candidates(kinds: dict[str, list[Any]], buffers: int, clean: bool) -> tuple[Segment, Runs]:
-    """Buffers one after the other, from the ring to candidates, with the cleaning or without."""
+    """Time buffers in sequence, from the ring to candidates, with or without the cleaning."""
     search = {"block": 0.5, "step": 13, "device": "cuda", "threshold": 8.0, "clean": clean}
     options = Options(plan=DMS, search=search, channelise={"calibrate": 0.3}, gulp=SECONDS, policy="block",
                       ring=(buffers + 0.2) * SECONDS, cutouts=False)  # fmt: skip
     segment = Segment(0, 0, GEOMETRY, options)
     segment.prepare()
-    # what comes first tells the level of bytes, loads and takes memory
+    # the first run measures the level of bytes, loads kernels and allocates memory
     run_through(segment, np.concatenate(kinds["two pulses a second"]), 3)
     runs: Runs = {}
     for kind, parts in kinds.items():
@@ -168,7 +168,7 @@ def ring_to_candidates(kinds: dict[str, list[Any]], buffers: int, clean: bool) -
 
 
 def run_through(segment: Segment, data: np.ndarray[Any, Any], buffers: int) -> tuple[float, float, int]:
-    """Some buffers' packets, laid into the ring and worked on: seconds of the clock, of data, candidates."""
+    """Put packets of some buffers into the ring and search them: elapsed seconds, seconds of data, candidates."""
     ring = segment.ring
     first = max(0, ring.at // GEOMETRY.nsamp)
     numbers = np.arange(first, first + buffers * BUFFER // GEOMETRY.nsamp)
@@ -186,7 +186,7 @@ def run_through(segment: Segment, data: np.ndarray[Any, Any], buffers: int) -> t
 
 
 class MadeFeed(Feed):
-    """The same packets again and again, with their numbers set."""
+    """A feed of the same packets again and again, with new packet numbers."""
 
     def __init__(self, intake: Intake, made: np.ndarray[Any, Any], repeat: int) -> None:
         super().__init__(intake)
@@ -207,7 +207,7 @@ class MadeFeed(Feed):
 
 
 def chain(report: Report, quick: bool, folder: Path) -> None:
-    """Datagrams in memory to a table of candidates: parsed, placed, copied, searched."""
+    """Time the way from datagrams in memory to a table of candidates: parsing, placing, copying, searching."""
     report.title("The whole chain: datagrams in memory to candidates on disk, 2048 channels, 500 DMs")
     made = packets(GEOMETRY, voltages(1.0).view(np.uint8).reshape(-1, 1, 2 * NSUB), 0)
     search = {"block": 0.5, "step": 2, "device": "cuda", "threshold": 8.0}
@@ -227,7 +227,7 @@ def chain(report: Report, quick: bool, folder: Path) -> None:
 
 
 def live(report: Report, quick: bool, folder: Path) -> None:
-    """Table 5 over the loopback at its own rate, gulps of 0.5 s."""
+    """Search the stream of Table 5 over the loopback in real time, with gulps of 0.5 s."""
     report.title("Table 5 over UDP at 1x, gulps of 0.5 s: seconds from a pulse's last sample to its candidate")
     file = folder / "table5.dada"
     write_dada(file, voltages(2.0), tsamp=TSAMP, fch1=FCH1, foff=FOFF, tstart=60000.0)
@@ -252,7 +252,7 @@ def live(report: Report, quick: bool, folder: Path) -> None:
             summary = pipeline.run()
         with open(sink.folder / "candidates.csv", encoding="ascii") as table:
             rows = list(csv.DictReader(table))
-        # the level of bytes takes the first 0.3 s; what the last gulp holds waits for the end of the stream
+        # the level of bytes is measured in the first 0.3 s; candidates in the last gulp wait for the end of the stream
         late = [float(r["latency"]) for r in rows if 0.4 < float(r["time"]) < summary["data_seconds"] - 1.2]
         report.row("live", block=block, gulp=0.5, latency_median=statistics.median(late), latency_most=max(late),
                    wanted=1.0, reached=bool(max(late) <= 1.0), candidates=len(rows), lost=summary["counts"]["lost"],
@@ -260,7 +260,7 @@ def live(report: Report, quick: bool, folder: Path) -> None:
 
 
 def channelisers(report: Report, quick: bool) -> None:
-    """Others than Table 5's: G voltages a second of unpacking and power, and times real time at 20 MHz."""
+    """Time other channelisers than that of Table 5: 1e9 voltages a second, and the ratio to real time at 20 MHz."""
     report.title("channelisers")
     rng = np.random.default_rng(0)
     for nsub, pols, channels, taps, bits in (

@@ -1,4 +1,4 @@
-"""What a user waits for: public functions and whole commands, beside their peers, plans and floors, in one run.
+"""Time public functions and whole commands as users call them, beside peers, plans and floors, in one run.
 
 ``python -m benchmarks.user [--device cuda] [--quick] [--only NAME ...] [--against BASELINE.json]``; writes
 ``results/user.json`` (``user_gpu.json`` for ``--device cuda``; with ``--only`` the names of the cases are added).  With
@@ -8,14 +8,14 @@ measured beside it in the same run.  ``--plots`` draws cost against size from th
 Tools of a case:
 
 ``function``, ``command``
-    What the case is about: the public function on warm caches, or a whole process.
+    The subject of the case: the public function on warm caches, or a whole process.
 ``plan``
-    The same work through a plan that was made before: what the engine takes.
+    The same work through a plan that was made before, which is the time of the engine.
 ``first``
     The command with an empty cache of compiled code.
 ``floor``
-    What cannot be saved: for a command the interpreter, the imports that it needs, ``cupy.zeros(1)`` on a GPU, and the
-    file read by the field's own reader.
+    The least possible time: for a command the interpreter, the imports that it needs, ``cupy.zeros(1)`` on a GPU, and
+    the file read by the usual reader of the field.
 others
     Peers on the same input.
 """
@@ -60,7 +60,7 @@ N_F, F0, F1 = 28_608, 0.16, 24.0
 
 
 class Bench:
-    """The cases; every one makes its own input."""
+    """The cases of the benchmark; every case makes its own input."""
 
     def __init__(self, device: str, quick: bool, report: Report, folder: Path) -> None:
         self.device, self.quick, self.report, self.folder = device, quick, report, folder
@@ -95,7 +95,7 @@ class Bench:
         return t, y, [np.full(len(a), 0.1) for a in t]
 
     def lombscargle(self) -> Iterator[None]:
-        """A batch as lists, as flat arrays, and on a GPU as CuPy arrays."""
+        """Time a batch given as lists, as flat arrays, and on a GPU as CuPy arrays."""
         import skysieve
 
         n = 1000 if self.gpu else 50
@@ -138,7 +138,7 @@ class Bench:
                 yield
 
     def batches(self) -> Iterator[None]:
-        """Fifty batches, none like another: objects, points and grid vary by 30%; seconds for 1,000 objects."""
+        """Time fifty different batches, whose objects, points and grid vary by 30%; seconds are for 1,000 objects."""
         import skysieve
 
         rng = np.random.default_rng(6)
@@ -171,9 +171,9 @@ class Bench:
             yield
 
     def gpus(self) -> Iterator[None]:
-        """One GPU and all of them: light curves and maps of the host's memory, and files of eight beams.
+        """Time light curves and maps in host memory, and files of eight beams, on one GPU and on all.
 
-        ``moved`` bytes are copied in memory, which this host does at ``copied`` bytes a second.
+        ``moved`` is the number of bytes copied in host memory, ``copied`` the rate of such copies on this host.
         """
         if not self.gpu:
             return
@@ -219,7 +219,7 @@ class Bench:
         yield
 
     def scale(self) -> Iterator[None]:
-        """Cost against size: objects of a batch, seconds of a file, nside of a map."""
+        """Time against size: objects of a batch, seconds of a file, nside of a map."""
         import skysieve
         from skysieve.dedispersion import Filterbank, search
 
@@ -415,8 +415,12 @@ class Bench:
         two.write_text(
             "\n".join(["mjd,mag,magerr,filter", *(f"{x},{'gr'[i % 2]}" for i, x in enumerate(lines))]) + "\n"
         )
+        survey, long = self.folder / "survey.csv", self.folder / "first-long.fil"
+        rows = [f"{k},{x:.6f},{rng.standard_normal():.4f},0.1" for k in range(1000) for x in rng.uniform(0, 100, 165)]
+        survey.write_text("\n".join(["id,mjd,mag,magerr", *rows]) + "\n")
         self.run_command(["fstat", "synth", str(atoms), "--days", "1"])
         self.fake(data, 2, 64)
+        self.fake(long, 30, 256)
         from astropy.io import fits
 
         column = fits.Column(name="I_STOKES", format="E", array=rng.standard_normal(12 * 64**2).astype(np.float32))
@@ -427,6 +431,7 @@ class Bench:
             "period, 30 points": ["period", str(star)],
             "period, --nterms 4": ["period", str(star), "--nterms", "4"],
             "period, two bands": ["period", str(two)],
+            "period, 1,000 objects": ["period", str(survey), "-o", str(self.folder / "first.csv"), "--overwrite"],
             "fstat map": ["fstat", "map", str(atoms)],
             "smooth, nside 64": [
                 "smooth",
@@ -437,6 +442,7 @@ class Bench:
                 "--overwrite",
             ],
             "dedisp search": ["dedisp", "search", str(data), "--dm-max", "50"],
+            "dedisp search, 30 s": ["dedisp", "search", str(long), "--dm-max", "500"],
         }
         for name, command in commands.items():
             command += ["--device", self.device]
@@ -453,7 +459,7 @@ class Bench:
         self.run_command([*command.split(), *pulses.split()])
 
     def command(self, case: str, command: list[str], floor: str, **facts: Any) -> None:
-        """A command beside its floor: interpreter, imports, a GPU's context, and ``floor``, which reads the file."""
+        """Time a command beside its floor: interpreter, imports, a GPU context, and ``floor``, which reads the file."""
         tools: dict[str, Callable[[], object]] = {
             "command": lambda: self.run_command(command),
             "floor": lambda: self.run_python(f"{self.needed}; {floor}"),
@@ -462,7 +468,7 @@ class Bench:
 
     @property
     def needed(self) -> str:
-        """Python code that imports what a command needs, and makes a GPU's context."""
+        """Python code that imports the packages that a command needs, and makes a GPU context."""
         return "import numpy, scipy, numba, typer, rich, astropy" + (", cupy; cupy.zeros(1)" if self.gpu else "")
 
     def run_python(self, code: str) -> None:
@@ -470,7 +476,7 @@ class Bench:
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
     def run_command(self, command: list[str], **environment: str) -> None:
-        """Run ``skysieve`` as a process; raises RuntimeError with what it printed if it fails."""
+        """Run ``skysieve`` as a process; a failure raises RuntimeError with its error messages."""
         done = subprocess.run(
             [sys.executable, "-m", "skysieve", *command],
             capture_output=True,
@@ -481,7 +487,7 @@ class Bench:
             raise RuntimeError(f"skysieve {' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
 
     def cold_command(self, command: list[str]) -> None:
-        """The same with empty caches of compiled code."""
+        """Run ``skysieve`` as a process with empty caches of compiled code."""
         cache = tempfile.mkdtemp(dir=self.folder)
         names = ("NUMBA_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH", "SKYSIEVE_CACHE_DIR", "XDG_CACHE_HOME")
         self.run_command(command, **{name: f"{cache}/{name}" for name in names})
@@ -504,7 +510,7 @@ def _case(row: dict[str, Any]) -> str:
 
 
 def reference_ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Our time of each case over that of what was measured beside it: the first peer, floor or plan."""
+    """Return the ratio of our time to that of the first peer, floor or plan, for each case."""
     found: dict[str, float] = {}
     for case in dict.fromkeys(map(_case, rows)):
         times = {row["tool"]: row["best"] for row in rows if _case(row) == case}

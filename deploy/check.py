@@ -1,10 +1,10 @@
-"""Install what the recipes of this folder install, into a fresh virtual environment, and search a light curve there.
+"""Install the packages of a recipe of this folder into a new virtual environment, and search a light curve there.
 
     python deploy/check.py environment.yml
     python deploy/check.py Containerfile.cpu
 
-The packages come from the package index by pip.  Neither conda nor a container engine runs: that conda-forge has these
-packages, and that an image can be built, is not checked.
+The packages are installed by pip from the package index.  Neither conda nor a container engine runs, so the script
+does not check that conda-forge has these packages or that an image can be built.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ open("star.csv", "w").write("mjd,mag\\n" + "\\n".join(rows))"""
 
 
 def packages(recipe: Path, cuda: str = "12") -> list[list[str]]:
-    """The arguments of each ``pip install`` that a recipe stands for."""
+    """Return the arguments of each ``pip install`` that corresponds to a recipe."""
     text = recipe.read_text(encoding="utf-8")
     if recipe.suffix == ".yml":
         listed = re.findall(r"^  - ([A-Za-z0-9_.-]+)(\S*)$", text.split("dependencies:")[1], re.M)

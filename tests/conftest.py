@@ -1,6 +1,6 @@
-"""Test data, the gpu marker, and the record of what a GPU has run.
+"""Configuration of pytest: test data, tests that need a GPU, and the record of the last complete run on a GPU.
 
-Imports nothing but the standard library, pytest and `skysieve.core`: the GPU machines lack the rest.
+It imports only the standard library, pytest and `skysieve.core`, because machines with a GPU lack other packages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import pytest
 
-# The workers of pytest-xdist use all cores: further threads of NumPy would only wait for one another.  NumPy reads it
-# when it is imported.
+# The workers of pytest-xdist use all cores: further threads of NumPy would only wait for one another.  NumPy reads
+# this variable when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# For the same reason no test starts further processes that compile for it, which take more work in all (measured: 52 s
-# of processor time instead of 44 for 20 tests without compiled code).  `tests/core/test_jit.py` tests them.
+# For the same reason no test starts helper processes that compile functions.  They increase the total work (measured:
+# 52 s of processor time instead of 44 s for 20 tests without compiled code).  `tests/core/test_jit.py` tests them.
 os.environ.setdefault("SKYSIEVE_COMPILES_FOR_ANOTHER_PROCESS", "1")
 
-# Typer builds all commands again, in some 50 ms, each time that `typer.testing.CliRunner` runs one: build them once.
-with suppress(ModuleNotFoundError):  # GPU machines lack it
+# Without this cache typer builds all commands, in some 50 ms, each time that `typer.testing.CliRunner` runs one.
+with suppress(ModuleNotFoundError):  # machines with a GPU lack typer
     import typer.main
 
     typer.main.get_command = functools.cache(typer.main.get_command)
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
 GIVEN = pytest.StashKey[list[str]]()
-"""What pytest was asked to run, in a process of pytest-xdist that collects in another order."""
+"""The arguments of pytest, in a worker of pytest-xdist for which `_begin_elsewhere` has changed the order of files."""
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +60,9 @@ def test_data() -> Path:
 def runtime(request: pytest.FixtureRequest) -> Any:
     """A runtime that compiles and launches kernels: the host shim in both orders of threads, or with ``-m gpu`` a GPU.
 
-    Another answer with the threads backwards is a race.  Of a test's cases that run in both orders, ``make test`` runs
-    every third one backwards (see `slow_cases`), ``make test-all`` all.  See `tests/kernels/devices.py`.
+    A kernel whose result differs when its threads run backwards has a race condition.  Of the cases that run in both
+    orders, ``make test`` runs every third one backwards (see `slow_cases`), ``make test-all`` runs all.  See
+    `tests/kernels/devices.py`.
     """
     from tests.kernels.devices import make_runtime
 
@@ -97,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def asks_for_gpu(config: pytest.Config) -> bool:
-    """Whether tests that need a GPU are named: by ``-m``, or by their folder."""
+    """Whether the user asked for tests that need a GPU, by ``-m`` or by the name of their folder."""
     return "gpu" in config.option.markexpr or any("gpu" in arg for arg in config.stash.get(GIVEN, config.args))
 
 
@@ -111,8 +112,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def other_half(cases: list[pytest.Item]) -> list[pytest.Item]:
     """Return the cases of tests marked ``half`` that only ``make test-all`` runs.
 
-    Those are the cases whose positions in all parametrisations of the test and its fixtures have an odd sum.  The
-    position of a value is that of its name among those of the test: ``callspec.indices`` counts the cases instead.
+    A case has a value of each parameter of the test and of its fixtures.  The values of a parameter are numbered by
+    their names, in the order in which the test first uses them.  The cases returned are those whose numbers have an odd
+    sum.  ``callspec.indices`` would not do, because it counts the cases.
     """
     known: dict[tuple[str, int], dict[str, int]] = {}
     found = []
@@ -128,8 +130,8 @@ def other_half(cases: list[pytest.Item]) -> list[pytest.Item]:
 def slow_cases(names: list[str]) -> set[str]:
     """Return the cases with the shim's threads backwards that only ``make test-all`` runs.
 
-    Of the cases of a test that also run forwards, the first and every third one after it stay in ``make test``: a race
-    shows in any case of a kernel.
+    Of the backwards cases of a test that also run forwards, ``make test`` runs the first and every third one after it.
+    These suffice, because a race condition shows in any case of a kernel.
 
     >>> cases = [f"t[{i}-{order}]" for order in ("forwards", "backwards") for i in range(5)]
     >>> sorted(slow_cases([*cases, "t[9-backwards]"]))
@@ -146,21 +148,21 @@ def slow_cases(names: list[str]) -> set[str]:
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests, millions of objects that stay, out of what Python's collection of garbage looks at."""
+    """Exempt modules and tests from garbage collection: they are millions of objects that are never freed."""
     gc.collect()
     gc.freeze()
 
 
 def _no_such_method(item: pytest.Item) -> bool:
-    """The global NUFFT of finufft is a method of the CPU alone (the GPU refuses it: tests/kernels, tests/gpu)."""
+    """Whether a case asks a GPU for "finufft", a method of the CPU (tests/kernels and tests/gpu test the refusal)."""
     call = getattr(item, "callspec", None)
     return call is not None and (call.params.get("device"), call.params.get("method")) == ("cuda", "finufft")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m gpu`` leave files without such tests unread: they may import what a GPU machine lacks.
+    """With ``-m gpu``, skip files without GPU tests: they may import packages that a machine with a GPU lacks.
 
-    Such tests are those of ``tests/kernels``, which use the fixture `runtime`, and those marked by hand.
+    GPU tests are those of ``tests/kernels``, which use the fixture `runtime`, and those with the mark ``gpu``.
     """
     if config.option.markexpr != "gpu" or not collection_path.match("test_*.py"):
         return None
@@ -190,7 +192,7 @@ def gpu_hashes(folder: Path = SOURCES) -> dict[str, dict[str, str]]:
 
 
 def changed_files(hashes: dict[str, dict[str, str]], record: Path = RECORD) -> list[str]:
-    """Files that have changed since all GPU tests passed last; the record is from that run."""
+    """Files that have changed since the recorded run of all GPU tests; every file if a test failed in that run."""
     recorded = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"tests": {"failed": 1}}
     passed = recorded["tests"]["failed"] == 0
     return [
@@ -202,11 +204,11 @@ def changed_files(hashes: dict[str, dict[str, str]], record: Path = RECORD) -> l
 
 
 class GpuRecord:
-    """Counts the outcome of a ``pytest -m gpu`` run and writes it at its end."""
+    """A plugin of pytest that counts the outcomes of a ``pytest -m gpu`` run and writes the record at its end."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
-        self.hashes = gpu_hashes()  # what the run starts with is what it compiles
+        self.hashes = gpu_hashes()  # at the start, since files may be edited during the run
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -244,7 +246,7 @@ def _commit() -> str:
 
 
 def is_whole_gpu_run(config: pytest.Config) -> bool:
-    """A run of every gpu test: ``-m gpu`` alone; part of them proves too little for the record."""
+    """Whether this run includes every GPU test (``-m gpu`` alone); only such a run is recorded."""
     option = config.option
     return option.markexpr == "gpu" and not option.keyword and not option.deselect and not _names_a_test(config)
 
@@ -255,9 +257,10 @@ def _names_a_test(config: pytest.Config) -> bool:
 
 
 def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
-    """Let each process of pytest-xdist begin at another file, so that they do not all rewrite the asserts of each file.
+    """Let each worker of pytest-xdist collect another file first.
 
-    `pytest_collection_modifyitems` brings the tests into one order.
+    Otherwise all workers would rewrite the assertions of the same file at the same time.  Afterwards,
+    `pytest_collection_modifyitems` sorts the tests into the same order in all workers.
     """
     files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
     start = number * len(files) // count
@@ -266,10 +269,10 @@ def _begin_elsewhere(config: pytest.Config, number: int, count: int) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a job in the background: its children would ignore Ctrl-C
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a background job: its children would ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
-    if worker is not None:  # a process of pytest-xdist: the main one keeps the record
+    if worker is not None:  # a worker of pytest-xdist: the main process writes the record
         if all(Path(arg).resolve() in (ROOT, ROOT / "tests") for arg in config.args):
             _begin_elsewhere(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
         return
@@ -285,7 +288,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def usual_log_level():
-    """Commands with ``--verbose`` change the level of the package's logger: later tests start with the usual one."""
+    """Restore the level of the package's logger, which commands with ``--verbose`` change."""
     logger = logging.getLogger("skysieve")
     level = logger.level
     yield
@@ -294,18 +297,18 @@ def usual_log_level():
 
 @pytest.fixture(autouse=True)
 def usual_priority(monkeypatch):
-    """Keep the priority of this process: ``dedisp stream`` lowers that of the thread which searches."""
+    """Keep the priority of this process: ``dedisp stream`` would lower that of the thread that searches."""
     monkeypatch.setattr("os.setpriority", lambda *_: None, raising=False)
 
 
 @pytest.fixture(autouse=True)
 def no_first_answers():
-    """Let the choice of a method not depend on what is compiled; other tests cover the first answers."""
+    """Choose methods as if all kernels were compiled; `test_first_answers` and `test_first_sums` test other cases."""
     for name in ("skysieve.periodogram.cpu.engine", "skysieve.sphere.cpu.direct"):
         importlib.import_module(name).first_answers.seconds = float("inf")
 
 
 @pytest.fixture(autouse=True)
 def fast_host(monkeypatch):
-    """Let copies on the host never limit the number of GPUs; ``tests/core/test_sharing.py`` tests that they can."""
+    """Never limit the number of GPUs by the speed of copies on the host (``tests/core/test_sharing.py`` tests that)."""
     monkeypatch.setattr("skysieve.core.gpu.sharing.figures", lambda *_: {"bytes a second": float("inf")})

@@ -1,8 +1,8 @@
 """Print the lowest version of every requirement in pyproject.toml, one ``name==version`` a line.
 
-``make test-lowest`` installs these into an environment of its own and runs the tests there.  Packages that serve
-as judges in tests (astropy is one, lalsuite is another) need newer versions of each other than our own lower
-bounds, so only the package's own requirements and the optional ones that its tests of files use are listed.
+``make test-lowest`` installs these versions into a new environment and runs the tests there.  Packages with which tests
+compare results (such as astropy and lalsuite) need newer versions of each other than our lower bounds.  Therefore only
+the package's own requirements and the optional ones that its tests of files use are listed.
 """
 
 from __future__ import annotations

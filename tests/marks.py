@@ -11,7 +11,7 @@ OLD_TYPER = tuple(map(int, version("typer").split(".")[:2])) < (0, 26)
 
 
 def loses_help(parameter: Any) -> bool:
-    """Return whether typer drops the text of an argument: releases before 0.26 do with click 8.5."""
+    """Return whether typer omits the help text of an argument, as releases before 0.26 do with click 8.5."""
     return OLD_TYPER and parameter.param_type_name == "argument"
 
 

@@ -40,7 +40,7 @@ def test_shared_options_are_the_same_in_every_command() -> None:
 
 
 def test_help_states_what_the_registries_hold() -> None:
-    """Names and defaults that help texts spell out, because reading the registries would slow the command line."""
+    """Help texts repeat names and defaults of the registries, since reading these would slow the command line."""
     from dataclasses import asdict
 
     from skysieve.dedispersion.contract import BLOCK_SECONDS
@@ -88,7 +88,7 @@ def test_help_states_what_the_registries_hold() -> None:
 
 
 def test_the_defaults_of_alerts_are_those_of_its_search() -> None:
-    """The command line and the classes behind it state them, because importing these would slow every help screen."""
+    """The command line repeats the defaults of the classes, since importing these would slow every help screen."""
     from skysieve.alerts.search import PeriodSearch
     from skysieve.alerts.service import Service
 

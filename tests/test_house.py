@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it costs, its public names, what the wheel holds, the files' form."""
+"""The package as a whole: the cost of importing it, public names, contents of the wheel, form of the files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PACKAGES = sorted(p for p in (ROOT / "src").rglob("__init__.py") if "_HOMES = {"
 
 @pytest.mark.parametrize("path", PACKAGES, ids=lambda p: p.parent.name)
 def test_a_public_name_is_listed_three_times(path):
-    """For readers and ``import *`` (``__all__``), for the first use (``_HOMES``) and for type checkers."""
+    """In ``__all__`` for readers and ``import *``, in ``_HOMES`` for lazy loading, and once for type checkers."""
     tree, listed, homes = ast.parse(path.read_text(encoding="utf-8")), [], {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("__all__", "_HOMES"):

@@ -2,8 +2,8 @@
 
 A *part* of a domain is a file or a folder in the domain's top folder; a part of ``stream`` is one in
 ``dedispersion/stream``.  `ORDER` lists the parts from the foundation upward.  A part may import those before it,
-and those on its own line only where the line is a single part.  No cycle between files is allowed, names that a
-package's ``__init__`` loads when they are first used included.
+and those on its own line only where the line is a single part.  No cycle between files is allowed, not even through
+names that a package's ``__init__`` loads when they are first used.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def rank(order: tuple[str, ...], which: str) -> int:
 
 
 def faults(name: str, tree: ast.AST, package: str = "") -> list[str]:
-    """Broken rules of one module, in words; ``package`` is where its relative imports start."""
+    """Rules that a module breaks, in words; ``package`` is where its relative imports start."""
     package = package or name.rpartition(".")[0]
     domain, own = part(name)
     family = domain.split(".")[0]

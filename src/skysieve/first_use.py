@@ -101,7 +101,7 @@ def warm_up(domains: Iterable[str] | None = None, device: str = "auto", threads:
     done = list(warm_each(domains, device, threads))
     failed = [f"{one.name} on {one.device}: {one.error}" for one in done if one.error]
     if failed:
-        raise RuntimeError("these uses could not be compiled: " + "; ".join(failed))
+        raise RuntimeError("the code of these uses could not be compiled: " + "; ".join(failed))
     return done
 
 

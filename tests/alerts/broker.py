@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Broker:
-    """The process, and what tests do with it."""
+    """The process of the mock cluster, with methods that send, read and pause."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(

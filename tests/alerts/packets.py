@@ -1,6 +1,6 @@
-"""Alert packets with the fields of the published schemas of LSST (v10.0) and ZTF (v3.2), filled with made light curves.
+"""Alert packets with the published schemas of LSST (v10.0) and ZTF (v3.2), filled with simulated light curves.
 
-Of `candidate` of ZTF the fields that `prv_candidate` has, too, are made.  Cut-outs are random bytes.
+ZTF's `candidate` has only the fields that `prv_candidate` has, too.  Cut-outs are random bytes.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def encode(schema: Any, value: Any, known: dict[str, Any]) -> bytes:
 def fast_lsst_packets(stars: Sequence[Star], cutout: int = 20_000) -> list[bytes]:
     """The bytes of `lsst_packet` for the last visits of stars, 30 times as fast as by fastavro.
 
-    The fields of a source that are equal in all stand as bytes between those that differ.
+    Fields that are equal in all sources are encoded once, as the bytes between the fields that differ.
     """
     schema, known = lsst_schema(), dict[str, Any]()
     fields = {field["name"]: field["type"] for field in schema["fields"]}

@@ -40,7 +40,7 @@ QUICK = ("--min-period", "2", "--max-period", "20", "--peaks", "1", "--device", 
 
 
 def run(*arguments: Any, code: int | None = 0) -> str:
-    """Run the command in this process; returns what it prints.  Without a code, it may set packets aside or not."""
+    """Run the command in this process and return its output.  With ``code=None`` it may set packets aside or not."""
     result = CliRunner().invoke(application("alerts"), ["alerts", *map(str, arguments)])
     assert result.exit_code in ((0, 1) if code is None else (code,)), result.output
     return result.output
@@ -220,7 +220,7 @@ def test_files_that_cannot_be_read_do_not_stop_the_run(tmp_path):
     others = {
         "empty.avro": (b"", "is empty"), "text.avro": (b"a,b\n1,2\n", "is not an Avro container file"),
         "other.avro": (container([{"a": 1}], {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}),
-                       "expected those of a survey"),
+                       "expected the fields of a known survey"),
         "head.avro": (good.read_bytes()[:300], "ends in the middle"),
     }  # fmt: skip
     for name, (data, _) in others.items():

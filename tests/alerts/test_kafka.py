@@ -185,7 +185,7 @@ def test_brokers_that_go_away(broker, tmp_path, processes):
 
 
 class Unanswered:
-    """A consumer whose first questions for committed offsets fail, as a whole or for a partition."""
+    """A consumer whose first requests for committed offsets fail, as a whole or for a partition."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer, self.asked = consumer, 0
@@ -250,7 +250,7 @@ def test_messages_that_the_broker_deleted(broker, tmp_path):
     text = run(*given)
     low = int(text.split("has the messages ")[1].split()[0])
     assert low > 2
-    assert f"but not the next, 2: {low - 2} messages were deleted before they were read; continuing at {low}" in text
+    assert f"the next to read: {low - 2} messages were deleted before they were read; continuing at {low}" in text
     assert total(store) == 20 - low + 2
 
 
@@ -264,7 +264,7 @@ def test_a_topic_that_is_made_anew(broker, tmp_path):
     try:
         other.send("alerts", messages(8, 4), partition=0)
         text = run(*arguments(other, store, "--stop-at-end"))
-        assert "but not the next, 9: the topic was made anew or lost its end; continuing at 0" in text
+        assert "the topic was created again, or has lost its last messages; continuing at 0" in text
         assert objects(store) == list(range(1, 12))
         assert total(store) == 13
         assert total(store, "rows_repeated") == 50

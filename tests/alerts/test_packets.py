@@ -301,7 +301,7 @@ def test_schemas_that_are_refused(schema, message):
     with pytest.raises(SchemaError, match=message):
         compile_schema(schema)
     data = container([{"a": 1}], {"type": "record", "name": "b", "fields": [{"name": "a", "type": "int"}]})
-    assert "expected those of a survey" in Decoder().message(data).bad[0][0]
+    assert "expected the fields of a known survey" in Decoder().message(data).bad[0][0]
 
 
 def test_schema_files_in_parts(tmp_path):

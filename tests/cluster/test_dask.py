@@ -189,7 +189,7 @@ def test_partitions_may_take_longer_than_a_worker_is_waited_for(tmp_path, monkey
 def test_a_worker_out_of_memory_is_named_and_the_rest_is_done(client, tmp_path):
     done = cluster.run(toy(tmp_path / "a.parquet", hungry=[6]), client)
     assert list(done.failed) == [6]
-    assert "its worker died each time, perhaps for want of memory" in done.failed[6]
+    assert "its worker died each time, perhaps because memory ran out" in done.failed[6]
     assert done.rows == 33
 
 

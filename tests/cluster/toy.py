@@ -1,4 +1,4 @@
-"""Work whose partitions do what the tests need: numbers, errors, deaths."""
+"""A job for tests: its partitions return numbers, raise errors, or kill their worker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the F-statistic's conformance suites share: tolerances, windows, grids, atoms, comparison with the truth.
+"""Tolerances, windows, grids and atoms of the F-statistic's conformance suites, and the comparison with the reference.
 
-Tolerances: "required" ones are the project's promises; "derived" ones follow from the arithmetic; "measured" ones were
-read off a run and stand with the margin given.
+Tolerances: "required" ones are the project's promises; "derived" ones follow from the arithmetic; "measured" ones come
+from a run, with the margin that is stated beside them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ T = 1800
 T0 = 1_000_000_000
 
 CELL = {"float64": 1e-11, "float32": 3e-4}
-"""Largest |dF| / max(1, F).  required: 3e-4 in float32 (ill-conditioned windows of few SFTs set it).  float64 derived:
-a condition number of 1e4 loses 4 digits twice, 1e8 * 1.1e-16, of which 1e-11 was never reached in the runs here."""
+"""Largest |dF| / max(1, F).  required: 3e-4 in float32, which ill-conditioned windows of few SFTs need.  float64: at a
+condition number of 1e4, 4 digits are lost twice, so the derived error is 1e8 * 1.1e-16; no run here reached 1e-11."""
 RMS = {"float64": 1e-12, "float32": 1e-5}
 LN_B = {"float64": 1e-9, "float32": 1e-3}
 STORED = 1.2e-7
-"""The references of F are stored in float32: half a unit in the last place is 6e-8, relative."""
+"""Relative.  The reference values of F are stored in float32, where half a unit in the last place is 6e-8."""
 P = {"float64": 1e-11, "float32": 2e-5}
 """Posterior probabilities; float32 measured 7.3e-6 at 2F = 670, where F itself is good to 4e-5."""
 
@@ -53,7 +53,7 @@ GRIDS = {
 
 
 def patchy_atoms():
-    """96 bins of two detectors that do not line up, a long gap, 60% of the rest, a signal."""
+    """Atoms of two detectors over 96 bins, with a signal: SFTs do not line up, with a long gap, and 60% of the rest."""
     signal = Injection(t0=T0 + 20 * T, tau=15 * T, snr=9, window="exp")
     return synth_atoms(
         T0, 96 * T, inject=signal, gaps=[(T0 + 50 * T, T0 + 70 * T)], duty=0.6, offsets=[0, 700], seed=5
@@ -61,15 +61,17 @@ def patchy_atoms():
 
 
 def compare(result, truth, dtype, any_condition=False):
-    """A result against a reference map, cell by cell and in what follows from it.
+    """Compare a result with a reference map: every cell, and the statistics that follow from them.
 
-    ``any_condition``: the map may hold nothing but ill-conditioned cells.  Rounding of the sums moves D by the
-    condition number times 6e-8, in LALPulsar's order too: measured at conditions of 5e3 to 1e4, largest and rms errors
-    are 5.5e-4 and 1.5e-4 there, 7.7e-4 and 1.6e-4 here; bounds then rise with the condition.
+    ``any_condition``: the map may hold only ill-conditioned cells, so the bounds rise with the condition number.
+    Rounding of the sums changes D by the condition number times 6e-8, also in LALPulsar's order of operations.
+    Measured at condition numbers of 5e3 to 1e4: the largest and rms errors are 5.5e-4 and 1.5e-4 in LALPulsar's order,
+    7.7e-4 and 1.6e-4 in ours.
     """
     F, R = np.asarray(result.F, float), truth.F
     assert np.array_equal(np.isnan(F), np.isnan(R))
-    clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)  # required: these may fall on either side
+    # required: cells within 1% of the limit of the condition number may fall on either side of it
+    clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)
     assert np.array_equal((F == 2)[clear], (R == 2)[clear])
     error = np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))
     if any_condition and dtype == "float32":

@@ -15,7 +15,7 @@ LIMIT = {"float64": 1e-9, "float32": 3e-4}
 
 
 def weighed(atoms, factor, dtype="float32"):
-    """Atoms whose noise weights (antenna factors) are multiplied by `factor`, their data by its root."""
+    """Atoms whose noise weights (antenna factors) are multiplied by `factor`, and their data by its square root."""
     f = np.asarray(factor, float)
     kind = np.complex64 if dtype == "float32" else np.complex128
     a2, b2, ab = ((x * f).astype(dtype) for x in (atoms.a2, atoms.b2, atoms.ab))
@@ -70,7 +70,7 @@ def long_sums(x, schedule, window, taus, tatom):
 
 
 def long_map(bins, grid, window):
-    """`reference.Truth` by sums in long double."""
+    """`Truth` of a grid, by sums in long double."""
     s = make_schedule(grid, window, bins)
     A, B, C, ar, ai, br, bi = long_sums(bins.x, s, window, grid.taus, bins.tatom)
     size = A + B
@@ -86,10 +86,11 @@ def long_map(bins, grid, window):
 
 
 def error_of(F, truth):
-    """Largest error of a map, and cells that are the fallback in one of the two only."""
+    """Largest error of a map, and the number of cells where map and reference differ in having the fallback F = 2."""
     F, R = np.asarray(F, np.float64), truth.F
     assert np.array_equal(np.isnan(F), np.isnan(R))
-    clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)  # required: these may fall on either side
+    # required: cells within 1% of the limit of the condition number may fall on either side of it
+    clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)
     wrong = int(((F == 2) != (R == 2))[clear].sum())
     error = np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))
     return float(error.max(initial=0)), wrong

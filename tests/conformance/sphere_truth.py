@@ -49,7 +49,7 @@ HARD = {"top hat": TopHat(0.35), "hemisphere": TopHat(1.7)}
 ERROR = {"float64": 1e-10, "float32": 2e-6}
 """Largest error, relative to the largest value of the result."""
 EPS = {"float64": 1e-13, "float32": 1e-8}
-"""So small that cutting the kernel does not matter: these tests check the arithmetic."""
+"""Accuracy asked of a plan: so high that cutting the kernel does not matter, since these tests check the arithmetic."""
 
 
 def fast(kernel):

@@ -31,9 +31,10 @@ def noise(kind, shape, rng, full=False):
 
 
 def close(found, x, truth, binned=1):
-    """float32: derived.  A sum of C terms in a tree of depth 4 and then C/16 steps errs by (4 + C/16) eps sum|x|.
+    """Whether float32 sums are within their derived rounding error.
 
-    Each term is a sum of ``binned`` samples, one after the other: as many steps less one before.
+    C terms are added in a tree of depth 4 and then in C/16 steps, with an error of at most (4 + C/16) eps sum|x|.
+    Each term is itself a sum of ``binned`` samples, added one after the other in ``binned`` - 1 steps.
     """
     C = len(x)
     bound = (5 + C / 16 + binned - 1) * 2**-24 * C * binned * np.abs(x).max()
@@ -151,7 +152,7 @@ def test_a_single_dm_has_the_bits_that_it_has_in_a_list():
 
 @pytest.mark.parametrize("nsub", [2, 5, 16])
 def test_subband_is_the_two_stage_sum(nsub):
-    """Against both stages written out: inside subbands at the nominal DM, then subbands at each DM."""
+    """Against sums in the two stages: the channels of a subband at the nominal DM, then the subbands at each DM."""
     rng = np.random.default_rng(nsub)
     x = rng.integers(0, 256, (64, 4000), dtype=np.uint8)
     fb = Filterbank.from_array(x, fch1=400, foff=-0.5, tsamp=1e-3)
@@ -178,7 +179,7 @@ def test_subband_is_the_two_stage_sum(nsub):
 
 
 def fdmt(x, freqs, tsamp, a, size, across):
-    """A node of a tree that knows nothing of tables: the sum of channels ``a : a + size`` for one delay across them."""
+    """A node of the tree, by recursion: the sum of channels ``a : a + size`` for one delay across them."""
     C = len(freqs)
     if size == 1:
         return x[a]
@@ -195,7 +196,7 @@ def fdmt(x, freqs, tsamp, a, size, across):
 
 @pytest.mark.parametrize("C", [2, 7, 64, 300])
 def test_tree_is_a_tree(C):
-    """Against a recursion over arrays; its error within half a sample a level and one for the ends."""
+    """Against a recursion over arrays; delays are within half a sample for each level, and one for the ends."""
     rng = np.random.default_rng(C)
     x = rng.integers(0, 256, (C, 3000), dtype=np.uint8)
     fb = Filterbank.from_array(x, fch1=400, foff=-60 / C, tsamp=1e-3)
@@ -322,7 +323,7 @@ def test_values_that_are_not_finite():
 
 
 def test_presto_makes_the_same_series(test_data):
-    """PRESTO's floats, of means over a block taken off, against our sums: required, correlation above 0.9999."""
+    """PRESTO writes floats without the mean of a block; required: their correlation with our sums is above 0.9999."""
     folder = test_data / "dedispersion"
     fb = Filterbank.open(folder / "tutorial.fil")
     names = {0.0: "DM0", 12.5: "DM12.5", 30.0: "DM30.00", 60.0: "DM60"}
@@ -369,7 +370,7 @@ def test_written_series_return(tmp_path):
 )  # fmt: skip
 def test_a_delay_that_is_too_long_is_named(ref_freq, where):
     fb = Filterbank.from_array(np.zeros((2, 2000), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
-    with pytest.raises(ValueError, match=rf"the delay of DM 1e\+06 {where} is \d+ samples; the data have 2000"):
+    with pytest.raises(ValueError, match=rf"delay of DM 1e\+06 {where} is \d+ samples, but the data have only 2000"):
         dedisperse(fb, [1e6], ref_freq=ref_freq)
 
 
@@ -391,7 +392,7 @@ def test_progress_ends_at_its_total():
         ({"dms": [-1.0]}, ValueError, "below 0"),
         ({"dms": "x"}, TypeError, "dms='x': expected real numbers"),
         ({"dms": [[1], [2, 3]]}, TypeError, "dms="),
-        ({"dms": [1e5]}, ValueError, r"across the band is \d+ samples; the data have 2000"),
+        ({"dms": [1e5]}, ValueError, r"across the band is \d+ samples, but the data have only 2000"),
         ({"method": "fast"}, ValueError, "method='fast'"),
         ({"max_loss": 1.0}, ValueError, "max_loss=1.0"),
         ({"method": "subband", "width": float("nan")}, ValueError, "width=nan"),
@@ -440,17 +441,17 @@ def test_memory_keeps_within_its_bound(tmp_path):
 
 def test_sums_past_32_bits_are_refused():
     fb = Filterbank.from_array(np.zeros((1024, 300), np.uint16), fch1=1400, foff=-0.1, tsamp=1e-3)
-    with pytest.raises(ValueError, match="pass 32 bits"):
+    with pytest.raises(ValueError, match="exceed 32 bits"):
         dedisperse(fb, [0.0], downsamp=128)
     few = Filterbank.from_array(np.zeros((8, 9), np.uint8), fch1=1400, foff=-2, tsamp=1e-3)
-    with pytest.raises(ValueError, match="downsamp=100: the data have 9 samples"):
+    with pytest.raises(ValueError, match="downsamp=100: the data have only 9 samples"):
         dedisperse(few, [0.0], downsamp=100)
     with pytest.raises(TypeError, match="data is a ndarray"):
         dedisperse(np.zeros((4, 4)), [0.0])
 
 
 def test_a_pulse_narrower_than_a_sample_is_a_sample_wide():
-    """A narrower box would be empty everywhere, and have no loss."""
+    """A narrower boxcar would contain no sample anywhere, and seem to have no loss."""
     fb = Filterbank.from_array(np.zeros((64, 4000), np.uint8), fch1=400, foff=-0.5, tsamp=1e-3)
     dms = np.arange(0, 20, 0.1)
     loss = [dedisperse(fb, dms, method="tree", width=w, threads=1).loss for w in (1e-9, 1e-3)]

@@ -15,7 +15,7 @@ from skysieve.core.machine import measured, rates
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty working folder, and a cache folder without rates that holds the compiled code of the others."""
+    """An empty working folder, and an empty store of rates; compiled code is still taken from the cache folder."""
     monkeypatch.chdir(tmp_path)
     held: dict[str, dict[str, float]] = {}
     monkeypatch.setattr(rates, "stored", held.get)
@@ -164,7 +164,7 @@ def test_reading_is_that_of_the_whole_file(small_pieces, monkeypatch):
     ticks: list[float] = []
 
     def clocks() -> Clocks:
-        """A second of all processors for each row; the time of day counts the calls."""
+        """Fake clocks: processor time adds a second for each row, and the time of day counts the calls."""
         ticks.append(1.0)
         return Clocks(2000 * (curves.share_decoded - opened), float(len(ticks)))
 
@@ -255,13 +255,13 @@ def test_options_that_have_no_model_are_named():
     words = [*maps(), "--masked", "normalize"]
     done = CliRunner().invoke(application("smooth"), [*words, "--dry-run"])
     assert done.exit_code == 0
-    assert "no rate of these options" in done.output
+    assert "no rate was measured for these options" in done.output
 
 
 def test_masks_and_filters_have_no_model_and_cleaning_has_one():
     words = pulses()
     assert "not predicted" not in dry_run(words).splitlines()[0]
-    assert dry_run([*words, "--zero-dm"]).splitlines()[0].endswith("(masks and filters are not predicted)")
+    assert dry_run([*words, "--zero-dm"]).splitlines()[0].endswith("(without the time of masks and filters)")
 
 
 def test_a_dry_run_of_smooth_needs_no_output_and_may_have_an_old_one():

@@ -1,4 +1,4 @@
-"""The transient F-statistic against the slow truth and against LALPulsar's numbers."""
+"""The transient F-statistic against the reference `tests.truth.fstat` and against values from LALPulsar."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_window_none_is_the_persistent_statistic(cases, name, compat):
     z, atoms, grid = cases[name]
     r = transient_map(atoms, grid, window="none", compat=compat)
     assert r.F.shape == (1, 1)
-    # 2e-6 required; LALPulsar's own two ways differ by 1e-6
+    # required: 2e-6; two methods of LALPulsar differ by 1e-6
     assert float(r.twoF[0, 0]) == pytest.approx(float(z["twoF_total"]), rel=2e-6)
     if compat:
         assert float(r.F[0, 0]) == float(z["none_F"][0, 0])
 
 
-# ---------------------------------------------------------------- the slow truth
+# ---------------------------------------------------------------- the reference maps
 
 
 @pytest.fixture(scope="module")
@@ -275,5 +275,5 @@ def test_window_sums_by_either_method(monkeypatch, name, forced):
             if np.isnan(F):
                 assert np.isnan(r.F[m, n])
             elif abs(condition / 1e4 - 1) > 0.01:
-                # measured 1.4e-11 at most over whole maps of 480 x 480: moments cancel where a window starts from 0
+                # measured at most 1.4e-11 in maps of 480 x 480: moments cancel where a window rises from 0
                 assert r.F[m, n] == pytest.approx(F, rel=1e-9, abs=1e-9)

@@ -1,4 +1,4 @@
-"""The transient F-statistic against itself: any problem, invariances, statistics of noise and signals, batches."""
+"""The transient F-statistic: random problems against the reference, invariances, statistics, batches."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_noise_follows_chi_square():
 
 
 def test_ln_b_of_noise_and_of_one_cell():
-    """One cell: ln 70 + F.  Many: between the largest alone and all as large as it, whatever the window."""
+    """One cell has ln B = ln 70 + F.  For many it is between the values for one large F and for all F equal to it."""
     atoms = synth_atoms(T0, 96 * T, seed=1)
     for window in ("rect", "exp"):
         one = transient_map(atoms, Grid(t0=T0 + 10 * T, tau=20 * T), window=window, device="cpu")

@@ -168,7 +168,7 @@ def test_ordinary_atoms_take_the_usual_sums():
 
 @pytest.mark.parametrize("window", ["rect", "exp", "any"])
 def test_weights_below_the_normal_numbers_of_float32(window):
-    """Those of the atoms keep their digits when they are scaled: in float64, F was 2 in 63 cells."""
+    """The weights of the atoms keep their digits when they are scaled; before, F was 2 in 63 cells in float64."""
     atoms = synth_atoms(T0, 60 * T, detectors=["H1", "L1"], seed=2, dtype="float64")
     factor = np.where((np.arange(60) > 20) & (np.arange(60) < 40), 1e-42, 1e3)
     made = [weighed(a, factor[: len(a)]) for a in atoms]
@@ -179,7 +179,7 @@ def test_weights_below_the_normal_numbers_of_float32(window):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("width", [0.011, 0.03])
 def test_stretches_with_nearly_singular_antenna_matrices(window, width):
-    """Factors that hardly turn, as no detector's do: condition numbers of 8,264 and 1,111 in windows of any length.
+    """Antenna factors that hardly change, unlike any detector's: condition numbers of 8,264 and 1,111 in all windows.
 
     In float32 the errors were up to 2.8e-3.
     """
@@ -194,7 +194,7 @@ def test_stretches_with_nearly_singular_antenna_matrices(window, width):
 @pytest.mark.parametrize("efold", [1.5, 3])
 @pytest.mark.parametrize(("depth", "size"), [(3.5, 300), (6, 1e7)])
 def test_a_glitch_among_faint_sfts(efold, depth, size):
-    """It is loud beside the weights around it, not beside the largest: the error in float64 was 4e-9."""
+    """The glitch is loud for the weights around it, but not for the largest weight: the error in float64 was 4e-9."""
     atoms = synth_atoms(T0, 120 * T, detectors=["H1", "L1"], seed=4, dtype="float64")
     made = [weighed(a, 10 ** np.linspace(0, -depth, len(a)), "float64") for a in atoms]
     for a in made:
@@ -206,7 +206,7 @@ def test_a_glitch_among_faint_sfts(efold, depth, size):
 
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_one_faint_bin_beside_a_gap(window):
-    """It is alone in windows that end there, or that start before the data: F was 2 for windows of any function."""
+    """Some windows hold only this bin: they end there or start before the data.  F was 2 for windows of a function."""
     atoms = synth_atoms(T0, 64 * T, detectors=["H1", "L1"], seed=9, dtype="float64")
     factor = np.ones(64)
     factor[[0, 30]] = 1e-60
@@ -287,7 +287,7 @@ def test_data_without_weight_are_summed_as_they_are():
 @pytest.mark.parametrize("weight", [1e-7, slow(1e-11), 1e-22])
 def test_lines_with_a_poor_detector(window, weight):
     """Each detector alone has windows of its own; the largest ln B of all cells."""
-    # of double precision: the sums of both detectors are made of each one's, not of bins that were rounded together
+    # float64: the sums of both detectors are added from those of each, not from bins that were rounded after adding
     h1, l1 = synth_atoms(T0, 80 * T, detectors=["H1", "L1"], seed=8, dtype="float64")
     atoms = [some_sfts(h1, np.r_[0:25, 50:80]), weighed(l1, np.full(len(l1), weight), "float64")]
     grid, prior, w = Grid.full(atoms, dtau=2 * T), BSGL(Fstar0=3), resolve_window(WINDOWS[window], 3)

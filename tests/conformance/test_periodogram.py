@@ -1,6 +1,6 @@
-"""The Lomb-Scargle backends against the long-double reference and against themselves, through the public function.
+"""The Lomb-Scargle backends against the long-double reference and against one another, through the public function.
 
-Each test runs on every device; what one backend promises, all do.
+Each test runs on every device, with the same tolerances for all backends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TRUE: dict[tuple[Any, ...], reference.ReferencePower] = {}
 
 
 def true_power(*arrays: Any, **options: Any) -> reference.ReferencePower:
-    """`reference.power`, which is slow: methods, types and forms of input are compared with the same answer."""
+    """`reference.power`, with a cache: it is slow, and methods, types and forms of input share its results."""
     parts: list[Any] = []
     for name, x in [*enumerate(arrays), *sorted(options.items())]:
         if np.ndim(x):  # the bytes of a long double are not all defined: take two of float64
@@ -73,7 +73,7 @@ class Grid(NamedTuple):
         return {"fmin": self.fmin, "fmax": self.fmax, "nf": self.nf}
 
     def exact(self, index: Any = None) -> NDArray[Any]:
-        """The frequencies that these options mean, in long double."""
+        """The frequencies of a grid with these options, in long double."""
         step = (self.fmax - self.fmin) / (self.nf - 1)
         return reference.regular(self.fmin, step, np.arange(self.nf) if index is None else index)
 
@@ -187,7 +187,7 @@ def test_same_times(device: str, dtype: str, method: str) -> None:
 @pytest.mark.parametrize("center_data", [True, False])
 @pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd", "scargle"])
 def test_options(device: str, dtype: str, method: str, fit_mean: bool, center_data: bool, normalization: str) -> None:
-    """Every option in every precision; bounds are those of the standard power through the normalisation's slope."""
+    """Every option in every precision; the bound is that of the standard power times the normalisation's derivative."""
     c = curve(80)
     c = c._replace(y=c.y - 14.9)
     options: dict[str, Any] = {"fit_mean": fit_mean, "center_data": center_data}
@@ -394,7 +394,7 @@ def test_integers_and_duplicates(device: str, dtype: str, method: str) -> None:
     rng = np.random.default_rng(6)
     t, y, dy = rng.integers(0, 40, 60), rng.integers(-50, 50, 60), rng.integers(1, 9, 60)
     assert np.unique(t).size < 60
-    g = Grid(0.0123, 0.0025, 190)  # stays under 1/2, where whole days make sine and cosine one column
+    g = Grid(0.0123, 0.0025, 190)  # below 1/2 a day, where the sine vanishes on whole days
     found = skysieve.lombscargle(t, y, dy, dtype=dtype, method=method, device=device, **g.options)
     assert worst(found.power, true_power(t, y, dy, frequency=g.exact())) <= LOMB_SCARGLE[dtype, method].error
 

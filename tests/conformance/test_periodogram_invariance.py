@@ -1,4 +1,4 @@
-"""What must not change a Lomb-Scargle power: hypothesis looks for data and changes that do, on every device."""
+"""Changes of the data that must not change a Lomb-Scargle power, with random data by hypothesis, on every device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*1/T.*:UserWarning")
 CASES = st.tuples(st.integers(10, 60), st.integers(0, 10**6), st.sampled_from(EVERY)).filter(
     lambda case: case[0] >= LOMB_SCARGLE[case[2]].min_points
 )
-"""Points, seed, and dtype with method."""
+"""Number of points, seed, and (dtype, method)."""
 
 FEW = settings(max_examples=20, deadline=None, derandomize=True)
 SMALL = Grid(0.02, 0.11 / SPAN, 400)

@@ -80,7 +80,7 @@ def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> N
 @pytest.mark.parametrize("mean", [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 def test_models_and_normalisations(device: str, normalization: str, mean: tuple[bool, bool]) -> None:
-    """Peaks are those of the standard power, whatever is written."""
+    """Peaks are the maxima of the standard power, whichever normalisation is returned."""
     spec = Spec(mean[0], mean[1], normalization, n_peaks=3, return_power=False)
     source, grids = Flat([9, 30, 75], 2), regular(5)
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) == 9

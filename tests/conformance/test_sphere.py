@@ -1,4 +1,4 @@
-"""Every method of the sphere against the pixel sum itself, and the properties of the sum."""
+"""Every method of convolution on the sphere against the sum over pixels (`tests.truth.sphere`), and its properties."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_pixel_sum(kernel, grid, method, dtype):
     table = g.table()
     x = sky(table.npix)[0]
     rough = method == "ring" and kernel == "profile" and len(set(table.n)) > 1
-    eps = 1e-6 if rough else EPS[dtype]  # a spline's modes fall slowly
+    eps = 1e-6 if rough else EPS[dtype]  # the modes of a spline fall off slowly
     with ConvolvePlan(k, g, method=method, eps=eps, dtype=dtype, device="cpu", threads=1) as plan:
         found = plan.execute(x)
         radius = plan.describe()["support"]
@@ -129,7 +129,7 @@ def test_auto_takes_a_suitable_method():
             return plan.method
 
     assert method(Gaussian(fwhm=np.radians(1)), 64) == "direct"
-    assert method(TopHat(0.5), 32) == "direct"  # the only one that can
+    assert method(TopHat(0.5), 32) == "direct"  # no other method can convolve it
     assert method(Gaussian(fwhm=0.7), 128) != "direct"  # 10,000 pixels within the support
     assert method(Gaussian(fwhm=np.radians(10)), 128, eps=1e-10) != "direct"
 
@@ -175,7 +175,7 @@ SLOW = {
 
 @pytest.mark.parametrize("kernel", list(SLOW))
 def test_the_promise_holds_where_modes_end_slowly(kernel):
-    """The first kernel was wrong by 3e-5 rms when rings near a pole had no more modes than each needs by itself."""
+    """The first kernel had an rms error of 3e-5 when rings near a pole had only the modes that each needs by itself."""
     k, g = SLOW[kernel], Healpix(32)
     x = sky(g.table().npix)[0]
     rows = np.concatenate([np.arange(0, 700, 6), some(len(x), 150)])  # the cap, and everywhere
@@ -189,7 +189,7 @@ def test_the_promise_holds_where_modes_end_slowly(kernel):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pixel", [0, 3, 5, 500, 544, 580, 1001, 1480, 1512, 1600, 2049, 3071])
 def test_a_source_does_not_ring(method, pixel):
-    """At the poles, in the caps, at their edge, on shifted and unshifted rings of the belt: 1e-6 of the peak."""
+    """Error below 1e-6 of the peak: at poles, in caps, at their edge, on shifted and unshifted rings of the belt."""
     g = Healpix(16)
     k = Gaussian(fwhm=np.radians(2.7 * 58.6 / 16))
     x = np.zeros(3072)

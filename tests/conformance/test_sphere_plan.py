@@ -62,7 +62,7 @@ def test_memory_is_as_described(method, dtype):
 @pytest.mark.parametrize("grid", list(GRIDS))
 @pytest.mark.parametrize("kernel", ["narrow", "wide", "needlet", "top hat"])
 def test_ones_are_convolved_to_twelve_digits(grid, kernel):
-    """Smoothed means: the mean's series and the modes beyond, or the direct sum for bands of rings."""
+    """Convolution of a constant map: by a series and the modes beyond it, or by the direct sum in bands of rings."""
     from skysieve.sphere.cpu.offset import Ones
 
     k, table = (KERNELS | HARD)[kernel], GRIDS[grid].table()

@@ -2,7 +2,7 @@
 
 Powers are "standard" ones, in [0, 1]; the bound is on ``max |power - long-double direct sum|``.
 "required" numbers are the project's promises to users; "derived" ones follow from the arithmetic;
-"measured" ones were read off a run and stand with the margin given.
+"measured" ones come from a run, with the margin that is stated beside them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Tolerance:
 
 
 LOMB_SCARGLE: dict[tuple[str, str], Tolerance] = {
-    # dtype, method: bound                        required: 1e-9 in float64 and 1e-12 for "direct", both for
-    ("float64", "auto"): Tolerance(1e-9, 10),  #  N_t >= 10; 2e-6 in float32 for N_t >= 30
+    # Keys are (dtype, method).  required: 1e-9 in float64 and 1e-12 for "direct", both for N_t >= 10; 2e-6 in float32
+    # for N_t >= 30
+    ("float64", "auto"): Tolerance(1e-9, 10),
     ("float64", "nufft"): Tolerance(1e-9, 10),
     ("float64", "finufft"): Tolerance(1e-9, 10),
     ("float64", "direct"): Tolerance(1e-12, 10),
@@ -38,4 +39,5 @@ STANDARD_EXCESS = 1e-9
 """By how much a float64 standard power may leave [0, 1]: the required error itself."""
 
 INVARIANCE = {"float64": 2e-9, "float32": 4e-6}
-"""Two answers that are equal on paper, each within the required bound of the truth: derived, twice that bound."""
+"""Largest difference of two powers that are mathematically equal.  derived: twice the required error, as each may have
+the full error."""

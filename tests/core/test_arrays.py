@@ -1,4 +1,4 @@
-"""Where arrays live and how they enter, with NumPy alone and with stand-ins for a GPU's arrays."""
+"""The device of array arguments and their conversion, with NumPy and with stand-ins for a GPU's arrays."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_dlpack_in_without_a_copy():
 
 @pytest.fixture
 def fake_cupy(monkeypatch):
-    """A module named cupy whose arrays are a subclass of nothing NumPy knows."""
+    """A module named cupy, with a class of arrays that is unrelated to NumPy's."""
 
     class ndarray:
         def __init__(self, a):

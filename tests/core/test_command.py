@@ -1,4 +1,4 @@
-"""What the command lines share."""
+"""The code that all command lines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of ``deploy/``: what they install is what the package asks for."""
+"""The recipes of ``deploy/``: they install the requirements of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device a request means, and why a GPU cannot be used: the four cases, made by hand."""
+"""The device that a request selects, and the reasons why a GPU cannot be used: four cases, with a fake CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all."""
+"""Output files, which must be complete or not exist at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded launches of lanes: which are found again, and which make room (no GPU needed)."""
+"""Recorded launches of lanes: which are reused, and which are dropped to free memory (no GPU needed)."""
 
 from __future__ import annotations
 

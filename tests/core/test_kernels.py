@@ -93,8 +93,8 @@ def test_headers_are_put_in_with_their_lines(package):
         ('#include "k.cu"', "k.cu includes itself: k.cu -> k.cu"),
         ("// build: f64 REAL=double", "not 'REAL=double'"),
         ("// budget: f64 kernel=k regs<40", "cannot read 'regs<40'"),
-        ("// budget: default kernel=k regs<=40", "is for nothing in the file"),
-        ("// split: yes", "split: yes: expected no"),
+        ("// budget: default kernel=k regs<=40", "which the file does not define"),
+        ("// split: yes", "split: yes: expected 'no'"),
     ],
 )
 def test_files_that_cannot_be_read(package, text, message):
@@ -247,7 +247,7 @@ def test_launch(runtime, fake):
         ),
         (ImportError, DeviceUnavailable, r"\(NVRTC\) cannot be loaded.*skysieve\[cuda13\]"),
         (OSError, DeviceUnavailable, "cannot be loaded"),
-        (RuntimeError, KernelError, "cannot be made ready"),
+        (RuntimeError, KernelError, "cannot be loaded"),
     ],
 )
 def test_compiling_fails(runtime, fake, error, expected, message):

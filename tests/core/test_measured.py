@@ -21,7 +21,7 @@ LIKE = {"a": 1.0, "b": 2.0}
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    """A process that has used nothing yet, and an empty cache folder."""
+    """An empty cache folder, and a process that has not used any measured figures yet."""
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
     monkeypatch.setattr(measured, "_used", {})
 

@@ -1,4 +1,4 @@
-"""Budgets, and what the system says is free."""
+"""Memory budgets, and the free memory that the system reports."""
 
 from __future__ import annotations
 

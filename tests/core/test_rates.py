@@ -92,7 +92,7 @@ def test_work_that_cannot_be_counted_has_no_rate(caplog, bad):
     works = [{"calls": 1.0, "sums": 10.0}, {"calls": 1.0, "sums": 30.0}, {"calls": 1.0, "terms": bad}]
     found = rates.fit(works, [21.0, 61.0, 5.0])
     assert found == {"calls": pytest.approx(1.0), "sums": pytest.approx(2.0)}
-    assert "no rate of terms" in caplog.text
+    assert "no rate can be computed for terms" in caplog.text
     rates.keep("sphere", CPU, found | {"terms": 1.0})
     assert rates.predicted("sphere", CPU, works[0])["seconds"] == pytest.approx(21.0)
     assert rates.predicted("sphere", CPU, works[2])["seconds"] is None
@@ -104,7 +104,7 @@ def test_a_job_without_a_usable_time_is_left_out(caplog, took):
     assert rates.fit([{"sums": 10.0}, {"sums": 1.0}], [20.0, took]) == {"sums": pytest.approx(2.0)}
     assert not caplog.text
     assert rates.fit([{"sums": 1.0}], [took]) == {}
-    assert "no rate of sums" in caplog.text
+    assert "no rate can be computed for sums" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_cannot_be_predicted_is_not_printed(capsys):
     assert "time  " not in text
     assert "moved" not in text
     assert "skysieve info --measure" in text
-    assert "no rate of sums" in text
+    assert "no rate was measured for sums" in text
     show_prediction(FACTS | {"seconds": 90.0, "processor_seconds": 180.0}, "one map")
     assert capsys.readouterr().out.splitlines() == [
         "one map", "method      ring on cpu", "time        90 s on an idle machine", "processor   180 s of all threads",

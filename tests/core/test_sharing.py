@@ -1,4 +1,4 @@
-"""How many GPUs help: the fewest whose time is nearly that of all."""
+"""The number of GPUs to use: the smallest with nearly the speed of all of them."""
 
 import pytest
 

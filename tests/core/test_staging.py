@@ -1,4 +1,4 @@
-"""Lanes of a GPU with a small stand-in for CuPy: what they do when something fails (no GPU needed)."""
+"""Lanes of a GPU, with a small stand-in for CuPy: their behaviour when something fails (no GPU needed)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_two_users_of_one_buffer_are_an_error(kind):
     take = getattr(lane, kind)
     take("rows", 10, np.float64)
     assert take("rows", 1000, np.float64).size == 1000
-    with pytest.raises(KernelError, match="'rows' of a lane is used as float64 and as float32"):
+    with pytest.raises(KernelError, match="'rows' of a lane is requested with the types float64 and float32"):
         take("rows", 10, np.float32)
     take("weights", 10, np.float32)
     lane.free()
@@ -168,7 +168,7 @@ def test_reserved_bytes_serve_any_dtype():
 
 
 def test_moves_of_buffers_are_counted():
-    """But for those whose addresses are asked for each time: nobody holds the old one."""
+    """Not those of buffers whose address is requested at each use, since nobody stores the old address."""
     lane = HostLane(SimpleNamespace(xp=np))
     lane.place("rows", 10, np.float64)
     lane.place("other", 10, np.float64)

@@ -1,4 +1,4 @@
-"""Cleaning by default: what interference leaves, noise and bursts that stay, and files that equal streams."""
+"""The default cleaning: residues of interference, noise and bursts that stay, equal results of files and streams."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_bumps_of_a_recording_in_float32_are_no_steps_of_the_gain(test_data, mea
 def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
     """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first.
 
-    What is left of a step scatters by 1.2 (measured: 0.2 to 2.0), so that the mean of three counts.
+    The residue of a step scatters by 1.2 (measured: 0.2 to 2.0), so the test takes the mean of three.
     """
     t = np.arange(8192) * 1e-3
     left = []

@@ -144,7 +144,8 @@ def test_the_best_window_near_a_pulse_is_that_of_direct_sums():
 
 
 def test_a_search_has_the_signal_to_noise_of_the_best_window(found):
-    """Noise adds to the highest of many windows; the search adds nothing more: level and sigma are those of blocks."""
+    """Noise raises the S/N of the highest of many windows; the search adds nothing else, though its level and sigma
+    are those of blocks."""
     t = found.trials[found.trials["found"] & (found.trials["snr"] > 6)]
     assert np.median(t["snr_near"] / t["snr_left"]) > 1
     assert abs(np.median(t["snr_found"] / t["snr_near"]) - 1) < 0.03
@@ -329,7 +330,7 @@ def test_a_result_can_be_saved_and_plotted(found, tmp_path):
         ({"prepare": lambda fb: (fb, Mask.channels(64, range(64)))}, "all channels are masked"),
         ({"n": 0}, "n=0"),
         ({"width": (12.0, 13.0)}, r"width=1\d\.\d+: the data last 20 s, too short for such a pulse"),
-        ({"dm": (60, 500)}, "dm=500: such pulses cannot be found, the search goes from DM 0 to 396"),
+        ({"dm": (60, 500)}, "dm=500: such pulses cannot be found, because the search covers DM 0 to 396"),
         ({"dm": [1e9]}, r"dm=1e\+09: such pulses"),
         ({"hours": math.nan}, "hours=nan"),
     ],
@@ -478,9 +479,9 @@ def test_only_channels_without_numbers_and_saturated_ones_are_lost():
 
 def test_files_that_are_too_short_are_named():
     fb = fake(nchan=64, duration=0.2, tsamp=1e-3, fch1=1500, foff=-4, period=None)
-    with pytest.raises(ValueError, match="the delay of DM 396 across the band is 325 samples; the data have 200"):
+    with pytest.raises(ValueError, match="the delay of DM 396 across the band is 325 samples, but the data have"):
         completeness(fb, DMS, n=2, dm=(60, 340), threads=1)
-    with pytest.raises(ValueError, match=r"covers samples 87 to 361, the data have 200"):
+    with pytest.raises(ValueError, match=r"covers samples 87 to 361; expected samples within 0 to 200"):
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
@@ -564,11 +565,11 @@ def test_injections_that_cannot_be_are_named():
     one = Pulse(100, 1.0, 5e-3, 10)
     with pytest.raises(ValueError, match=r"overlaps Pulse\(dm=100"):
         inject_pulses(fb, [one, Pulse(120, 1.01, 5e-3, 10)])
-    with pytest.raises(ValueError, match="the data have 4000"):
+    with pytest.raises(ValueError, match="expected samples within 0 to 4000"):
         inject_pulses(fb, [Pulse(100, 3.95, 5e-3, 10)])
     with pytest.raises(ValueError, match="band="):
         inject_pulses(fb, [Pulse(100, 1.0, 5e-3, 10, band=(0.001, 0.002))])
-    with pytest.raises(ValueError, match="the data have 4000"):
+    with pytest.raises(ValueError, match="expected samples within 0 to 4000"):
         inject_pulses(fb, [Pulse(1e9, 1.0, 5e-3, 10)])  # before samples of such a length are made
     for change in ({"width": 0.0}, {"width": -1.0}, {"snr": 0.0}, {"snr": math.nan}, {"dm": math.nan}, {"dm": -5.0},
                    {"time": math.inf}, {"scatter": -1e-3}):  # fmt: skip
@@ -694,7 +695,7 @@ def test_the_command_that_injects_a_grid(tmp_path):
     assert len(Table.read(tmp_path / "z.ecsv")) == 1
     said = run("inject", out, *NOISE, "--grid", "dm=100", "-o", tmp_path / "y.fil", code=2)
     assert "expected no files with them" in said
-    assert "which pulses" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
+    assert "no pulses are given" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
     said = run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
     assert "cannot be combined with --grid" in said
 

@@ -1,4 +1,4 @@
-"""Rows of PSRFITS files that do not follow one another, last rows that are not full, keys that lie or are empty."""
+"""PSRFITS files with gaps between rows, with last rows that are not full, and with wrong or empty keywords."""
 
 from __future__ import annotations
 

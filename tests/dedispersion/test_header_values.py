@@ -1,4 +1,4 @@
-"""Polarisations by their name, headers that lack a key or have values without a sense, series that have a DM."""
+"""Polarisations by their name, headers with missing keys or senseless values, series that have a DM."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_values_that_make_no_sense_are_refused(tmp_path, key, value, message):
 
 @pytest.mark.parametrize("kind", ["dat", "tim"])
 def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
-    """One channel has no delays: DMs asked of it would be names without a meaning."""
+    """One channel has no delays between channels, so other DMs would be meaningless."""
     rng = np.random.default_rng(5)
     values = rng.normal(size=20000).astype(np.float32)
     values[7000:7010] += 10
@@ -89,7 +89,7 @@ def test_a_series_is_searched_at_its_own_dm_only(tmp_path, kind):
     assert search(series, [112.5]).dm.tolist() == search(series, plan(series, dms=[112.5])).dm.tolist() == [112.5]
     assert np.array_equal(dedisperse(series, [112.5]).data[0], values)
     assert plan(series, dms=[112.5]).dms.tolist() == [0]
-    said = "one channel, de-dispersed at DM 112.5: they cannot be searched over DMs; expected only DM 112.5, or 0"
+    said = "one channel, de-dispersed at DM 112.5: they cannot be searched at several DMs; expected only DM 112.5, or 0"
     for work in (
         lambda: search(series, [0.0, 10.0]), lambda: dedisperse(series, [5.0]), lambda: plan(series, 500),
         lambda: plan(series, dm_max=500, step=1),

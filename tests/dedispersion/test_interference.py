@@ -1,4 +1,4 @@
-"""Shapes of interference: the same however the data are divided, and as high as they state."""
+"""Simulated shapes of interference: independent of the division of the data, and with the stated height."""
 
 from __future__ import annotations
 

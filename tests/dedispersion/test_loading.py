@@ -22,7 +22,7 @@ from skysieve.dedispersion.data.sigproc import pack
 
 
 def held(fb, cuts=(0, 301, 700)):
-    """What an engine holds after loading the data in steps, offsets of signed samples taken off."""
+    """The samples that an engine holds after loading the data in steps, without the offsets of signed types."""
     engine = cpu.Engine(
         Cleaned(fb, None, 100), [Table(np.zeros((1, fb.nchan), np.int32))], method="brute", capacity=fb.nsamp, threads=1
     )
@@ -106,7 +106,7 @@ def test_narrow_files_in_parts_summed_and_binned(tmp_path, nbits):
 @pytest.mark.parametrize("foff", [-2.0, 2.0])
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8, 16, 32])
 def test_an_impulse_in_every_channel_lines_up(tmp_path, nbits, foff):
-    """At its DM one sample holds all channels, at a DM far off none holds many; DM 0 among them, two IFs added."""
+    """At the impulse's DM one sample has it in all channels, at distant DMs no sample in many; two IFs are added."""
     kind = {16: "u2", 32: "f4"}.get(nbits, "u1")
     fch1 = 1500.0 if foff < 0 else 1500.0 - 2 * 63
     freqs = 1500 - 2 * np.arange(64.0)

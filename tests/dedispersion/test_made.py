@@ -1,4 +1,4 @@
-"""Made data: noise that is the same however it is read, pulses of known area, scattering, RRATs; what is refused."""
+"""Simulated data: noise that does not depend on how it is read, pulses of known area, scattering, RRATs, bad input."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_fake_refuses(options, message):
 
 def test_fake_writes_the_bits_that_are_asked_for(tmp_path):
     assert fake(path=tmp_path / "a.fil", nbits=2, nchan=8, duration=0.1).observation.nbits == 2
-    with pytest.raises(ValueError, match="nbits=1: 7 channels of it do not fill whole bytes"):
+    with pytest.raises(ValueError, match="nbits=1: 7 channels of this size do not fill whole bytes"):
         fake(path=tmp_path / "b.fil", nbits=1, nchan=7, duration=0.1)
     assert not (tmp_path / "b.fil").exists()
 
@@ -81,7 +81,7 @@ def test_fake_writes_the_bits_that_are_asked_for(tmp_path):
 def test_inject_refuses():
     fb = fake(nchan=8, duration=1, tsamp=1e-3, fch1=400, foff=-1, period=None)
     for options, message in (
-        ({"time": 0.999}, "the data have 1000"),
+        ({"time": 0.999}, "expected samples within 0 to 1000"),
         ({"time": 0.0001, "width": 0.1}, "the pulse covers samples -"),
         ({"snr": -1}, "snr=-1"),
         ({"width": float("nan")}, "width=nan"),
@@ -99,7 +99,7 @@ def test_a_pulse_in_data_without_noise_has_no_snr():
 
 @pytest.mark.parametrize(("nbits", "sigma"), [(8, 1.5), (4, 2.5), (2, 0.94), (8, 16.0)])
 def test_a_pulse_in_coarse_samples_has_its_snr(nbits, sigma):
-    """The counts that are added, beside those of the S/N by the noise that was made, rounding included."""
+    """The counts that are added, compared with those that the S/N requires in the simulated, rounded noise."""
     rng = np.random.default_rng(nbits)
     top = 2**nbits - 1
     x = np.clip(np.rint(rng.normal(1.4 if nbits == 2 else top / 3, sigma, (256, 4000))), 0, top).astype(np.uint8)
@@ -110,7 +110,7 @@ def test_a_pulse_in_coarse_samples_has_its_snr(nbits, sigma):
 
 
 def test_data_that_are_saturated_elsewhere_get_the_same_pulse():
-    """Pieces that do not vary say nothing of the room where the pulse is."""
+    """Pieces without variation must not limit a pulse elsewhere in the data."""
     x = np.random.default_rng(1).normal(100, 16, (64, 20_000)).round().astype(np.uint8)
     asked = inject(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), dm=10, time=0.5, snr=30, width=8e-3)
     full = x.copy()

@@ -1,4 +1,4 @@
-"""Files far larger than memory: what a search of one takes of it, by the operating system's account."""
+"""Files far larger than the memory budget: peak memory of a search, measured by the operating system."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print(json.dumps({"peak": peak, "events": len(found.events), "samples": fb.nsamp
 
 
 def searched(tmp_path, size, memory):
-    """Facts of a search, in a process of its own, of a file of zeros that takes no room on disk."""
+    """Search a sparse file of zeros in another process; return facts about the search."""
     path = tmp_path / "sparse.fil"
     write_fil(path, Filterbank.from_array(np.zeros((1024, 1), np.uint8), fch1=1500, foff=-0.1, tsamp=64e-6))
     with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Candidates in files and pictures, cut-outs, and interference taken out."""
+"""Candidates in files and pictures, cut-outs, and masks of interference."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_your_draws_the_files(data, found, tmp_path):
 
 
 def test_cutouts_are_what_your_makes(tmp_path):
-    """The same candidate through both: de-dispersed spectra and bow ties hold the same sums, to a scale of each row."""
+    """The same candidate in both programs: de-dispersed spectra and bow ties are equal, up to a scale of each row."""
     candidate = pytest.importorskip("your.candidate")
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "a.fil"
@@ -285,14 +285,14 @@ def test_rfifind_masks(tmp_path):
     assert np.array_equal(mask.cells, expected[::-1])  # PRESTO's channel 0 is the lowest
     assert mask.block == 100
     fb = Filterbank.from_array(np.zeros((4, 400), np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
-    with pytest.raises(BadFile, match="made for 8 channels, the data have 4"):
+    with pytest.raises(BadFile, match="the mask has 8 channels, the data have 4"):
         read_rfifind(path, fb)
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
         with pytest.raises(BadFile, match="is not an rfifind mask"):
             read_rfifind(path)
     path.write_bytes(mask_bytes(8, 1, 100, [9], [], [[]]))
-    with pytest.raises(BadFile, match="number 9 of 8"):
+    with pytest.raises(BadFile, match="number 9, expected 0 to 7"):
         read_rfifind(path)
 
 
@@ -500,6 +500,6 @@ def test_no_cutout_is_wider_than_the_data(data):
 
 
 def test_names_are_no_formulas(data):
-    """matplotlib would refuse to draw what stands between two dollars here."""
+    """Between two dollar signs matplotlib expects a formula, and would refuse these names."""
     named = Filterbank.from_array(data.read(), freqs=data.freqs, tsamp=data.tsamp, source=r"$\bad{$")
     cutout(named, dm=10, time=1, width=4e-3).plot().canvas.draw()

@@ -1,4 +1,4 @@
-"""Registries: names for the type checker, numbers of the kernels, columns, the tables of the documentation."""
+"""Registries agree with the types, with constants of the kernels, with columns and with tables of the documentation."""
 
 from __future__ import annotations
 

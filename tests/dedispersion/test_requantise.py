@@ -1,4 +1,4 @@
-"""Other samples as 8-bit integers: what it costs, and what it must not depend on."""
+"""Conversion of other samples to 8-bit integers: the loss of S/N, and independence of the pieces."""
 
 from __future__ import annotations
 

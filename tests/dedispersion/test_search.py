@@ -1,4 +1,4 @@
-"""The search against a slow one, against known pulses, in noise, and against itself."""
+"""The search against the reference `tests.truth.dedispersion`, against known pulses, in noise, and its invariances."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def same(a, b):
         assert np.array_equal(column, b.columns()[name]), name
 
 
-# ---------------------------------------------------------------- against the slow truth
+# ---------------------------------------------------------------- against the reference
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -151,7 +151,7 @@ def drifting(period, amplitude, width=8e-3, snr=25.0, kind="uint8", times=(2.0, 
 @pytest.mark.parametrize("drift", [(1.7, 0.5), (4.0, 1.0), (10.0, 1.0), (60.0, 1.0)])
 @pytest.mark.parametrize("width", [3e-3, 50e-3, 20e-3])
 def test_pulses_on_a_drift_have_their_signal_to_noise(drift, width):
-    """Amplitudes of 4 and 8 sigma of the series: without a baseline the drift itself has S/N of 20 to 100."""
+    """Drifts of 4 and 8 sigma of the series: without a baseline they would be detected themselves, at S/N 20 to 100."""
     period, amplitude = drift
     dms = np.arange(150, 251, 5.0)
     flat, drifts = (drifting(period, a, width) for a in (0, amplitude))
@@ -200,7 +200,7 @@ def test_the_widest_boxcar_in_seconds():
 
 
 def test_a_wide_pulse_in_noise_loses_as_much_as_its_part_of_three_blocks():
-    """Noise has no drift: a pulse of 300 ms loses 300 ms / 6 s of its S/N at most, where a block's level took 15%."""
+    """Noise does not drift, so a pulse of 300 ms loses at most 300 ms / 6 s of its S/N; a block's level took 15%."""
     rng = np.random.default_rng(8)
     pulses = np.repeat(np.arange(60) % 20 == 5, 300)
     snr = {}
@@ -330,7 +330,7 @@ def test_a_pulse_at_the_very_end_is_found_at_low_dm():
     found = search(fb, np.arange(0, 260, 12.5))
     assert found.dm[0] == pytest.approx(25, abs=5)  # smears by the width
     assert found.time[0] == pytest.approx(5.93, abs=4e-3)
-    with pytest.raises(ValueError, match=r"the delay of DM .* across the band is \d+ samples; the data have 6000"):
+    with pytest.raises(ValueError, match=r"delay of DM .* across the band is \d+ samples, but the data have only 6000"):
         search(fb, [50000.0])
 
 
@@ -386,7 +386,7 @@ def test_false_alarms_are_those_of_normal_noise():
 
 
 def test_boxcars_have_the_false_alarms_of_white_noise():
-    """Windows of all widths overlap, so trials cannot be counted: white noise through the slow search tells how many.
+    """Windows of all widths overlap, so the number of trials comes from the reference search of white noise.
 
     4 sigma; Poisson, 5 sigma of both counts.
     """
@@ -586,10 +586,10 @@ def test_more_events_than_memory_stop_the_search(pulses, monkeypatch):
 
 def test_dms_longer_than_the_data_are_refused_before_memory_is_checked(pulses):
     with pytest.raises(
-        ValueError, match=r"the delay of DM 1e\+06 .* the data have 12000; the highest that fits is 9000$"
+        ValueError, match=r"the delay of DM 1e\+06 .* the data have only 12000; the highest DM that fits is 9000$"
     ):
         search(pulses, [0.0, 100.0, 9000.0, 1e6], memory="20 MiB")
-    with pytest.raises(ValueError, match=r"across the band is \d+ samples; the data have 12000"):
+    with pytest.raises(ValueError, match=r"across the band is \d+ samples, but the data have only 12000"):
         search(pulses, plan(pulses, 1e6, step=1e3), memory="20 MiB")
 
 

@@ -77,7 +77,7 @@ def stop_after(count):
     return watch
 
 
-# ---------------------------------------------------------------- what lies where
+# ---------------------------------------------------------------- layout
 
 
 def test_the_structures_are_those_of_psrdada():
@@ -272,7 +272,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
     assert all(any(abs(one - t) < 0.01 for one in found) for t in TIMES)
 
 
-# ---------------------------------------------------------------- what is no ring
+# ---------------------------------------------------------------- other memory and missing rings
 
 
 def test_memory_that_is_not_a_ring(tmp_path):

@@ -1,4 +1,4 @@
-"""Pulses that are injected into a live stream: where they are, that they are found, marked, and never sent."""
+"""Pulses that are injected into a live stream: their places, and that they are found, marked and never sent."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_command(quiet, tmp_path):
         assert next(csv.reader(file)) == [c.name for c in INJECTION_COLUMNS]
     for more, message in (
         (["--inject-grid", "snr=9"], "need --inject-every"),
-        (["--inject-every", "3", "--inject-grid", "time=9"], "without times"),
+        (["--inject-every", "3", "--inject-grid", "time=9"], "without 'time'"),
         (["--inject-every", "3", "--inject-grid", "size=9"], "--inject-grid"),
         (["--inject-every", "0.1"], "two sweeps apart"),
     ):

@@ -1,4 +1,4 @@
-"""Facts that are listed once: what reads them agrees with them, and defaults and docs say the same."""
+"""Facts that are listed once: their readers, the defaults and the documentation agree with them."""
 
 from __future__ import annotations
 

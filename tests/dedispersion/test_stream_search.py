@@ -1,4 +1,4 @@
-"""A stream gives the bits of a file, for any pieces, any start and any losses."""
+"""The search of a stream equals that of a file, bit for bit, for any pieces, any start and any losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where candidates go: table, full disk, triggers, pictures; coincidence of beams."""
+"""The output of candidates: table, full disk, triggers, pictures; coincidence of beams."""
 
 from __future__ import annotations
 

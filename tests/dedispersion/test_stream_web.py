@@ -1,4 +1,4 @@
-"""The live page without a browser: what it reads and what it shows."""
+"""The live page without a browser: the files that it reads and the data that it shows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tell(folder, body=None, running=True, **about):
         (folder / NAME).write_text(json.dumps(text))
 
 
-# ---------------------------------------------------------------- what is read
+# ---------------------------------------------------------------- reading
 
 
 def test_a_growing_table_is_read(folder):
@@ -190,7 +190,7 @@ def test_pictures_find_their_candidates(folder):
     assert web_page.pictures_html([later, later]).count("beam 1") == 1
 
 
-# ---------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------- display
 
 
 class Tags(HTMLParser):

@@ -1,4 +1,4 @@
-"""A second look at candidates: interference is vetoed, pulses of the sky stay, in files and streams."""
+"""The vetting of candidates in files and streams: interference is vetoed, pulses from the sky stay."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_trains_of_pulses_are_not_vetoed():
 
 @pytest.mark.parametrize("period", [None, 3.7, 4.0, 5.0, 6.0, 8.0])
 def test_the_scatter_beside_a_candidate(period):
-    """Pulses of S/N 20 whose period is so many widths are sure, but not in a random walk; 40 of each."""
+    """Pulses of S/N 20 with a period of so many widths are certain, those in a random walk are not; 40 of each."""
     w, side = 8, 128
     counts = np.arange(2.0 * side + w + 1)
     red = 0
@@ -243,7 +243,7 @@ def test_channels_with_radar_do_not_make_a_candidate():
 
 @pytest.mark.parametrize("bands", [16, 32])
 def test_the_rest_of_the_band_suggests_the_same_snr(bands):
-    """Of a burst that fills the band; not where one sub-band in eight has what lifts noise over the threshold."""
+    """True for a burst that fills the band; false where an eighth of the sub-bands lifts noise over the threshold."""
     rng, variance = np.random.default_rng(2), np.ones(bands)
     excess = rng.normal(7 / math.sqrt(bands), 1, (2000, bands))
     excess += (7 - excess.sum(axis=1) / math.sqrt(bands))[:, None] / math.sqrt(bands)

@@ -119,7 +119,7 @@ def test_the_level_of_a_sub_band_is_the_best_spline_beside_the_candidate(compile
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("w", "sweep"), [(3, 0), (8, 6), (8, 90), (40, 30)])
 def test_the_best_window_at_one_time(w, sweep, compiled):
-    """Each window on its own, of samples with gaps, in parts of one to three sub-bands, reached one after the other."""
+    """Each window computed by itself, from samples with gaps, in parts of one to three sub-bands, one after another."""
     how = (lambda kernel: kernel) if compiled else interpreted
     rng = np.random.default_rng(w + sweep)
     edges, side = np.array([0, 1, 3, 6, 8, 9]), 130
@@ -261,7 +261,7 @@ def test_what_a_cut_out_shows(w, strong, compiled):
 
 
 def test_second_differences_of_uneven_places():
-    """The line through (0, 0) and (3, 3) is 1 at 1."""
+    """The line through (0, 0) and (3, 3) has the value 1 at 1."""
     assert cpu_look.second_difference(np.array([0.0, 1.0, 9.0, 3.0]), 0, 1, 3) == 0.0
 
 

@@ -50,7 +50,7 @@ def test_wrong_banks_are_named():
 
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_half_a_step_loses_the_mismatch(k):
-    """The lost part of the power of a matched filter whose phase is wrong by half a step, about its best neighbour."""
+    """The loss of power of a matched filter whose phase is wrong by half a step is about the stated mismatch."""
     span, m = 86_400.0, 0.02
     x = np.linspace(-0.5, 0.5, 20_001) * span
     wrong = 0.5 * spacing(span, m)[k] * 2 * np.pi * x ** (k + 1) / [1, 2, 6][k]
@@ -171,7 +171,7 @@ def test_a_template_at_the_very_edge_is_an_error_of_its_own(made, monkeypatch):
     monkeypatch.setattr(Demodulator, "_outside", lambda self, k, inside: {})
     found = searched(made, TemplateBank([100.05, 100.3, 100.04], -2e-10, listed=True))
     assert found.n_bad == 1
-    assert "no bins beyond the frequency" in found.faults[1]
+    assert "needs bins outside the band" in found.faults[1]
     with pytest.raises(ValueError, match="template 1, H1: the template needs bins outside the band"):
         Demodulator(made, 0.5, 1.0, START, barycentre="builtin").batch([100.05, 100.3])
 

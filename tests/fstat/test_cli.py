@@ -124,7 +124,7 @@ def test_synth(tmp_path):
         (("map", "FILE", "--dt0", "0"), "dt0=0"),
         (("search", "FILE", "-o", "x.txt"), "--output x.txt: expected one of npz, parquet, fits, csv, ecsv, json"),
         (("search", "FILE", "--olgx", "1,1"), "--olgx needs --bsgl"),
-        (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries for 2 detectors"),
+        (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries, expected 2, one for each detector"),
         (("search", "none.npz"), "none.npz"),
     ],
 )
@@ -298,7 +298,7 @@ def test_files_that_are_cut_short_are_left_out(file, tmp_path):
     for command in ("map", "info"):
         assert f"skysieve: {short}: damaged or cut short" in run(command, short, code=2)
         result = CliRunner().invoke(app, ["fstat", command, "-"], input=whole[:2000])
-        assert result.stderr == "skysieve: standard input: damaged or cut short, or no .npz file\n"
+        assert result.stderr == "skysieve: standard input: damaged or cut short, or not a .npz file\n"
 
 
 def test_a_search_reads_standard_input_once(file, tmp_path):
@@ -313,7 +313,7 @@ def test_a_search_reads_standard_input_once(file, tmp_path):
     for more, message in (
         (["--resume"], "-: --resume needs files"),
         (["--cluster", "serial"], "-: --cluster needs files"),
-        (["--files-from", "-"], "standard input can be only one of them"),
+        (["--files-from", "-"], "standard input can be read only once"),
     ):
         names = str(file).encode() if "--files-from" in more else data
         result = CliRunner().invoke(app, ["fstat", "search", "-", *options, f"{out}.csv", *more], input=names)

@@ -1,4 +1,4 @@
-"""The caller and its helpers: all tasks once, in order; errors; progress."""
+"""The calling thread and its helper threads: each task runs once, results are in order; errors; progress."""
 
 from __future__ import annotations
 

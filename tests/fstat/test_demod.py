@@ -29,7 +29,7 @@ def signal(**changes):
 @pytest.mark.half
 @pytest.mark.parametrize("detector", ["H1", "V1", "K1"])
 def test_times_at_the_barycentre(detector):
-    """A year, the whole sky: 5 us with JPL's tables, 15 us with ERFA's series, a constant removed."""
+    """Errors over a year and the whole sky, except for a constant: 5 us with JPL's tables, 15 us with ERFA's series."""
     pytest.importorskip("lalpulsar")
     t = START + np.arange(0, 366 * 86400, 200_000.0)
     limits = {"builtin": 15e-6} | ({"de405": 5e-6} if find_spec("solar_system_ephemerides") else {})
@@ -44,7 +44,7 @@ def test_times_at_the_barycentre(detector):
 
 @pytest.mark.parametrize("ephemeris", ["builtin", "de405"])
 def test_many_times_are_interpolated(ephemeris):
-    """Against the same times alone; over a leap second (the end of June 2012), in any order, with a gap of a year."""
+    """Against each time by itself: over a leap second (the end of June 2012), in any order, with a gap of a year."""
     if ephemeris == "de405":
         pytest.importorskip("solar_system_ephemerides")
     t = 1_025_136_015 + np.concatenate([np.arange(-400_000, 400_000, 450.0), 4e7 + np.arange(0, 2e5, 30.0)])
@@ -236,7 +236,7 @@ def test_wrong_input_is_named(sfts):
         Demodulator(sfts, 2.2, -0.5, barycentre="builtin").batch([100, 100.6])
     with pytest.raises(ValueError, match=r"f0\[1\] = nan"):
         Demodulator(sfts, 2.2, -0.5, barycentre="builtin").batch([100, np.nan])
-    with pytest.raises(ValueError, match="several sets of one detector"):
+    with pytest.raises(ValueError, match="several sets are of the same detector"):
         Demodulator([sfts[0], sfts[0]], 0, 0)
     with pytest.raises(ValueError, match="dec=2"):
         Demodulator(sfts, 0, 2)

@@ -1,4 +1,4 @@
-"""The public map: its arguments, its result, its figure, its files, the simulator."""
+"""The public function `transient_map`: arguments, result, figure, files; and the simulator of atoms."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_grids_that_cannot_fit_are_refused_before_anything_is_made(monkeypatch):
     monkeypatch.setattr("skysieve.fstat.inputs.grid.available_host_memory", lambda: 8 << 30)
     monkeypatch.setattr("skysieve.fstat.inputs.checks.available_host_memory", lambda: 8 << 30)
     tracemalloc.start()
-    with pytest.raises(MemoryBudgetError, match=r"1000000001 x 1000000001 cells.*larger steps"):
+    with pytest.raises(MemoryBudgetError, match=r"1000000001 x 1000000001 cells.*larger dt0 and dtau"):
         Grid(t0=start, t0_band=10**9, dt0=1, tau=3600, tau_band=10**9, dtau=1)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     grid = Grid(t0=start, t0_band=864_000, dt0=1, tau=3600, tau_band=864_000, dtau=1)
@@ -133,9 +133,9 @@ def test_grids_that_cannot_fit_are_refused_before_anything_is_made(monkeypatch):
     with pytest.raises(MemoryBudgetError, match="keep_map=False"):
         transient_map(ATOMS, grid, strict=False, device="cpu")
     for window in ("rect", "exp"):
-        with pytest.raises(MemoryBudgetError, match="larger steps"):
+        with pytest.raises(MemoryBudgetError, match="larger dt0 and dtau"):
             transient_map(ATOMS, grid, window=window, strict=False, device="cpu", keep_map=False)
-        with pytest.raises(MemoryBudgetError, match="larger steps"):
+        with pytest.raises(MemoryBudgetError, match="larger dt0 and dtau"):
             search([ATOMS], grid, windows=(window,), strict=False, device="cpu")
     with TransientPlan(grid, device="cpu", strict=False) as plan, pytest.raises(MemoryBudgetError):
         plan.describe(ATOMS)
@@ -318,7 +318,7 @@ def test_bad_injections_are_refused(options, message):
 
 @pytest.mark.parametrize(("t0", "tau"), [(2_000_000_000, 86400), (T0 - 9 * T, 9 * T), (T0 + 5, T - 10)])
 def test_signals_that_miss_the_data_are_refused(t0, tau):
-    """Before, after, and between the starts of two SFTs; in one detector's gap the other sees it."""
+    """Before the data, after them, and between two SFTs; in a gap of one detector, the other one sees the signal."""
     with pytest.raises(ValueError, match=rf"t0={t0}, tau={tau}: no SFT starts .* GPS {T0} to {T0 + 20 * T}"):
         synth_atoms(T0, 20 * T, inject=Injection(t0, tau, snr=5))
     assert synth_atoms(T0, 20 * T, inject=Injection(t0, tau, snr=0)) == synth_atoms(T0, 20 * T)

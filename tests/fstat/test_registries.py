@@ -1,4 +1,4 @@
-"""Facts that are written once: windows, columns, statistics, formats; and what a new entry reaches."""
+"""Facts that are written once (windows, columns, statistics, formats), and the effects of a new entry."""
 
 from __future__ import annotations
 

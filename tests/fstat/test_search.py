@@ -97,7 +97,7 @@ def test_the_table_is_that_of_single_maps(whole, window):
         members = [i for i in range(COUNT) if of[i] == round(band / 0.05)]
         best = max(members, key=lambda i: (maps[i].max2F, -i))
         assert (n, twoF) == (best, maps[best].max2F)
-    with pytest.raises(ValueError, match="posteriors are kept of"):
+    with pytest.raises(ValueError, match="posteriors are kept only for"):
         whole.posterior(window, order[3])
 
 
@@ -295,11 +295,11 @@ def test_templates_of_other_times_are_left_out():
         ({"statistic": "power"}, ValueError, "statistic='power'"),
         ({"statistic": "log10BSGL"}, ValueError, "needs its prior"),
         ({"bsgl": 3}, TypeError, "bsgl is a int"),
-        ({"bsgl": BSGL(5, {"H1": 1.0})}, ValueError, "the detectors are H1, L1"),
-        ({"bsgl": BSGL(5, [1.0])}, ValueError, "1 entries for 2"),
+        ({"bsgl": BSGL(5, {"H1": 1.0})}, ValueError, "expected the detectors H1, L1"),
+        ({"bsgl": BSGL(5, [1.0])}, ValueError, "1 entries, expected 2"),
         ({"rhohatmax": 0}, ValueError, "rhohatmax=0"),
         ({"band": "f0"}, ValueError, "needs band_width"),
-        ({"band": "f9", "band_width": 1}, ValueError, "template 0 has the parameters f0, name"),
+        ({"band": "f9", "band_width": 1}, ValueError, "not a parameter of template 0; its parameters are f0, name"),
         ({"band_width": -1}, ValueError, "band_width=-1"),
         ({"dtype": "int8"}, ValueError, "dtype='int8'"),
         ({"device": "tpu"}, ValueError, "device='tpu'"),

@@ -65,7 +65,7 @@ def test_batches_with_other_parameters():
     both = search(items, GRID, device="cpu", windows="rect").columns()
     assert sorted(both["f0"].tolist(), key=np.isnan)[0] == 1.0
     assert np.isnan(both["f0"]).sum() == np.isnan(both["f1"]).sum() == 1
-    with pytest.raises(ValueError, match="band='f0': template 1 has the parameters f1"):
+    with pytest.raises(ValueError, match="band='f0' is not a parameter of template 1; its parameters are f1"):
         search(items, GRID, device="cpu", windows="rect", band="f0", band_width=1)
 
 

@@ -1,4 +1,4 @@
-"""SFT files against LALPulsar's reader and writer, and what is wrong with files named."""
+"""SFT files against LALPulsar's reader and writer; errors name the fault of a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made(
 
 
 def same(a, b):
-    """Whether two sets hold the same values."""
+    """Whether two sets of SFTs hold the same values."""
     facts = [(s.detector, s.tsft, s.first_bin, s.taper) for s in (a, b)]
     return facts[0] == facts[1] and np.array_equal(a.t, b.t) and np.array_equal(a.data, b.data)
 
@@ -200,9 +200,9 @@ def test_wrong_sets_are_named(tmp_path):
     refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
     refused("overlaps", made(), made())
     refused("the band differs from that of", made(), made(start=1_000_100_000, first_bin=179_000))
-    refused("SFTs of 900 s, those of .* are 1800 s long", made(), made(start=1_000_100_000, tsft=900))
+    refused("the SFTs are 900 s long, but those of .* are 1800 s long", made(), made(start=1_000_100_000, tsft=900))
     refused("SFTs of 900 and 1800 s: expected one length", made(), made("L1", tsft=900))
-    refused("a hann window, in .* it is rectangular", made(), made(start=1_000_100_000, taper=Taper("hann")))
+    refused("SFTs is hann, but that of .* is rectangular", made(), made(start=1_000_100_000, taper=Taper("hann")))
     bad = made()
     bad.data[1, 3] = np.nan
     refused("SFT 1: the data hold NaN", bad)
@@ -217,7 +217,7 @@ def test_wrong_arguments(tmp_path):
         write_sfts(tmp_path, made(), label="a b")
     with pytest.raises(NotADirectoryError, match="expected a folder"):
         write_sfts(tmp_path / "none", [made(), made("L1")])
-    with pytest.raises(ValueError, match="several of H1"):
+    with pytest.raises(ValueError, match="several sets of H1"):
         write_sfts(tmp_path, [made(), made()])
     with pytest.raises(ValueError, match=r"SFTs at GPS 10 and 11 overlap"):
         SFTs("H1", [10, 11], 1800, 0, np.ones((2, 3)))

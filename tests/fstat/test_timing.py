@@ -130,7 +130,7 @@ def test_every_kernel_that_is_compiled_beforehand_exists(monkeypatch):
     from skysieve.fstat.command import rates as fstat_rates
 
     class Runtime:
-        """Keeps what is asked for."""
+        """A runtime that records the requests."""
 
         def __init__(self, device):
             self.ahead, self.got = [], []

@@ -1,4 +1,4 @@
-"""Made light curves and their exact powers for the GPU's tests: NumPy alone."""
+"""Simulated light curves for tests of the periodogram on a GPU, and checks of powers and peaks against direct sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FlatSource:
 
 
 def batch(lengths, span=120.0, seed=1, offset=0.0, errors=True):
-    """Sinusoids seen on nights over ``span`` days, noise and (heteroscedastic) errors."""
+    """Sinusoids with heteroscedastic noise, observed at night over ``span`` days; ``errors``: give the errors, too."""
     rng = np.random.default_rng(seed)
     t, y, dy = [], [], []
     for n in lengths:
@@ -75,7 +75,7 @@ def shared_grid(f0, df, nf):
 
 
 def run(engine, source, grids, power=True, xp=np):
-    """Execute and return the output; powers in a fresh poisoned array."""
+    """Execute and return the output; its powers are in a new array that was filled with -7."""
     spec = engine.spec
     n = int(grids.offsets(source.n_objects)[-1])
     out = Output.allocate(source.n_objects, spec.n_peaks, xp.full(n, -7.0, spec.dtype) if power else None)
@@ -84,7 +84,7 @@ def run(engine, source, grids, power=True, xp=np):
 
 
 def direct_power(source, i, frequency, fit_mean=True, center_data=True):
-    """Standard power of one object by sums centred before they are squared, float64, and the determinant."""
+    """Standard power of one object and the determinant CC SS - CS^2, by sums in float64 of centred columns."""
     a, b = source.offsets[i], source.offsets[i + 1]
     t, y = source.t[a:b], source.y[a:b]
     w = np.ones_like(y) if source.dy is None else 1 / source.dy[a:b] ** 2
@@ -110,7 +110,7 @@ def direct_power(source, i, frequency, fit_mean=True, center_data=True):
 
 
 def only_samples(monkeypatch):
-    """Let every comb that samples could serve be made of them, whatever it costs."""
+    """Let only methods of the class `Samples` be chosen in place of direct sums, whatever they cost."""
     from skysieve.periodogram.cuda import methods
     from skysieve.periodogram.cuda.sinusoid import methods as sinusoid
 
@@ -170,7 +170,7 @@ def tries_of(frequency, power, wanted, most, span):
 
 
 def check_peaks(frequency, power, exact, output, i):
-    """Peaks of object ``i`` against maxima that the reference climbs to from the samples of highest ``power``."""
+    """Compare the peaks of object ``i`` with the maxima that the reference finds beside the highest samples."""
     from tests.truth import periodogram as reference
 
     from skysieve.periodogram.numerics.peaks import HIGHER, least_share, more_tries
@@ -201,20 +201,20 @@ def check_peaks(frequency, power, exact, output, i):
     clear = np.minimum(gaps[:-1], gaps[1:]) > 1e-8
     assert np.array_equal(index[clear], output.peak_index[i, :n][clear]), (i, expected, output.peak_index[i])
     off = np.abs(place - output.peak_frequency[i, :n]) * span
-    assert (off[clear] <= 1e-5 / np.sqrt(height[clear])).all(), (i, off)  # as far as the reference sees a maximum
+    assert (off[clear] <= 1e-5 / np.sqrt(height[clear])).all(), (i, off)  # the accuracy of the reference
 
 
 def same_peaks(one, other):
-    """Peaks of two runs over other powers of the same samples: maxima are exact, whatever led to them."""
+    """Compare the peaks of two runs that computed the powers differently: refined maxima do not depend on that."""
     assert np.array_equal(one.peak_index, other.peak_index)
     for name in ("peak_frequency", "peak_power", "peak_curvature"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-5 if name[5] == "c" else 1e-9)
 
 
 def check(engine, source, grids, tolerance, output=None, few_det=0.0, xp=np):
-    """Powers against direct sums, peaks against those read off the powers, peaks alone against peaks with powers.
+    """Compare powers with direct sums, and peaks with refined ones; peaks of a run without powers must be the same.
 
-    ``tolerance`` holds where CC SS - CS^2 is above ``few_det``.  Returns the largest error there.
+    ``tolerance`` holds where CC SS - CS^2 is above ``few_det``.  Returns the largest error at these frequencies.
     """
     spec = engine.spec
     output = run(engine, source, grids, xp=xp) if output is None else output
@@ -252,7 +252,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 
 class FaultyModule:
-    """A module whose launches of one kernel fail at chosen counts."""
+    """A module in which chosen launches of one kernel fail."""
 
     def __init__(self, module, runtime):
         self._module, self._runtime = module, runtime
@@ -267,9 +267,9 @@ class FaultyModule:
 
 
 class FaultyRuntime:
-    """A runtime that raises ``error`` at the given launches of a kernel (counted from 1), or from one on.
+    """A runtime that raises ``error`` at the launches ``at`` of a kernel (counted from 1), or at all ``after`` one.
 
-    ``until``: another such runtime, whose first fault every launch waits for, a minute at most.
+    ``until``: another such runtime.  Every launch waits for its first fault, for at most a minute.
     """
 
     def __init__(self, runtime, kernel="", error=None, at=(), after=None, until=None):
@@ -320,8 +320,7 @@ def bands_engine(model, bands, runtime, memory=None, **spec):
 
 
 def check_bands(engine, source, grids, tolerance):
-    """Answers against the CPU's direct sums, peaks against those read off the powers, peaks alone against peaks with
-    powers."""
+    """Compare powers and peaks with direct sums on the CPU, and a run without powers with one that has them."""
     from dataclasses import replace
 
     from skysieve.periodogram.cpu.fourier.bands import MultibandEngine
@@ -348,12 +347,12 @@ def check_bands(engine, source, grids, tolerance):
 
 
 def same_maxima(out, expected):
-    """Peaks of two backends, each climbed to by itself."""
+    """Compare the peaks of two backends, each of which has refined them itself."""
     np.testing.assert_allclose(out.peak_power, expected.peak_power, rtol=0, atol=1e-9)
     gaps = np.abs(np.diff(expected.peak_power, axis=1, prepend=np.inf, append=-np.inf))
     clear = ~(np.minimum(gaps[:, :-1], gaps[:, 1:]) < 1e-8)
     if clear.shape[1] > 1:
-        clear[:, -1] = False  # the next one, which was left out, may be as high
+        clear[:, -1] = False  # a peak that is not in the list may be as high
     assert np.array_equal(out.peak_index[clear], expected.peak_index[clear])
     slack = 1e-5 / expected.span[:, None]
     assert not (np.abs(out.peak_frequency - expected.peak_frequency) > slack)[clear].any()
@@ -361,8 +360,8 @@ def same_maxima(out, expected):
 
 
 def check_peaks_of_many_candidates(engine, dtype):
-    """Heights and refined frequencies of more candidates than shared memory holds, of grids of a few frequencies, and
-    of more peaks than lanes; ``engine`` makes one from fields of its `Spec`."""
+    """Check peaks of grids of few frequencies, of more candidates than shared memory holds, and of more peaks than a
+    warp has lanes; ``engine`` makes an engine from fields of `Spec`."""
     dtype = np.dtype(dtype)
     tolerance = 1e-9 if dtype == np.float64 else 2e-6
     few = engine(n_peaks=3, dtype=dtype)

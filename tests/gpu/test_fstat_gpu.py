@@ -75,7 +75,7 @@ def test_the_public_function(window, dtype):
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("marginals", [True, False])
 def test_launches_that_are_started_again_see_new_data(window, dtype, marginals):
-    """Batches of one size on one engine, recorded from the second on; small lanes, so that they take turns."""
+    """Batches of one size on one engine, whose launches are recorded from the second on; small lanes take turns."""
     w = resolve_window(window, 3)
     e = engine(window, dtype, keep_map=False, marginals=marginals)
     many = [bin_atoms(patchy(seed=i)) for i in range(12)]
@@ -95,7 +95,7 @@ def test_launches_that_are_started_again_see_new_data(window, dtype, marginals):
 
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_many_starts(window):
-    """1,300 starts (more than a block of threads) by 21 durations, and the year: random cells."""
+    """1,300 starts (more than a block has threads) by 21 durations, and a year of data: random cells."""
     rng = np.random.default_rng(0)
     for n, taus in ((1300, np.arange(2, 23)), (17_520, np.arange(2, 17_000, 400))):
         atoms = synth_atoms(T0, n * T, duty=0.8, seed=8)

@@ -1,7 +1,7 @@
 """Searches over many templates on GPUs against the CPU's: atoms on either side, lines, several GPUs.
 
-Tolerance: 2F in float32 to 1e-4 of itself (a third of what a cell may err); the best cells are signals, far above
-their neighbours.
+Tolerance: 2F in float32 to a relative 1e-4, a third of the error that a cell may have.  The best cells are those of
+signals, far above their neighbours, so their places are equal.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_half_a_year(window):
-    """8,000 bins: random cells; of the function both methods take part of the columns."""
+    """8,000 bins, random cells.  For the window that is a function, each of two methods takes some of the columns."""
     n, w = 8000, resolve_window(WINDOWS[window], 3)
     atoms = synth_atoms(T0, n * T, duty=0.8, seed=8)
     grid = Grid.from_lists(T0 + T * np.arange(n - 2), np.unique(np.geomspace(2, n, 60).round()) * T)

@@ -1,4 +1,4 @@
-"""The periodogram on a GPU that is short of memory, or lost: same answers, clear errors; and its longest grids."""
+"""The periodogram on a GPU that is short of memory, or lost: same answers, clear errors; and the longest grids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_card_without_room(room, caplog, spec):
     source = batch([50] * 1000)
     engine = cuda.Engine(default_spec(**spec), runtime=CudaRuntime(resolve("cuda:0")[0]))
     expected = run(engine, source, GRID)
-    engine.close()  # gives its buffers back; they are made anew
+    engine.close()  # frees its buffers, which are then allocated anew
     room(12 << 20)
     for _ in range(3):
         with caplog.at_level(logging.WARNING, "skysieve"):
@@ -99,7 +99,7 @@ def test_as_many_frequencies_as_there_may_be():
     source.y[:300] = np.sin(2 * np.pi * last * source.t[:300])
     grids = Grids(np.full(2, 0.1), np.array([df, 1 / 1200]), np.array([nf, 3000]), False)
     out = run(engine, source, grids, power=False)
-    flat = np.sqrt(1e-9) / (np.pi * df * 120)  # steps by which the power falls as much as its error, nearly
+    flat = np.sqrt(1e-9) / (np.pi * df * 120)  # in so many steps, the power falls by about its error
     assert abs(int(out.peak_index[0, 0]) - (nf - 1_000_000)) <= 2 * flat
     alone = run(engine, source, shared_grid(0.1, 1 / 1200, 3000), power=False)
     assert np.array_equal(out.peak_index[1], alone.peak_index[1])

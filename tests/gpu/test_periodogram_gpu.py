@@ -70,7 +70,7 @@ def engine(runtime, memory=None, **spec):
 
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_the_best_peaks_of_a_long_grid(runtime, cp, dtype):
-    """Floors that rise from block to block leave none of the best out: as without any floor."""
+    """The floor below which powers are skipped rises from block to block; the peaks are those without a floor."""
     source, grids = batch([40, 200, 90, 33] * 5), shared_grid(0.16, STEP, 60_000)
     e = engine(runtime, method="nufft", dtype=dtype, n_peaks=8)
     out = run(e, source, grids, xp=cp)
@@ -172,7 +172,7 @@ def test_rows_of_long_chunks_are_copied_by_other_threads(runtime, cp, monkeypatc
 
 @pytest.mark.parametrize("errors", [True, False])
 def test_new_rows_are_copied_by_another_thread(runtime, cp, monkeypatch, errors):
-    """While they are divided; the answers are those of rows that are copied at once, and of rows on the GPU."""
+    """Rows are copied while they are divided into chunks; answers are those of rows copied at once or on the GPU."""
     calls, staged = [], cuda.staged
     monkeypatch.setattr(cuda, "staged", lambda *given: calls.append(len(given)) or staged(*given))
     grids, e = shared_grid(0.16, STEP, 3000), engine(runtime)

@@ -109,7 +109,7 @@ def test_the_pixel_sum(case, method, dtype):
         assert plan.device.kind == "cuda"
     assert found.dtype == dtype
     pixels, expected = truth(case, EPS[dtype])
-    # the window's profile over the whole sphere is tabulated to 1e-11: its modes do not fall further, on the CPU either
+    # the profile of the window is tabulated to 1e-11 over the sphere; below that its modes do not fall, as on the CPU
     bound = 2e-9 if (case, method, dtype) == ("window", "ring", "float64") else ERROR[dtype]
     assert np.abs(found[pixels] - expected).max() <= bound * np.abs(expected).max()
 
@@ -117,7 +117,7 @@ def test_the_pixel_sum(case, method, dtype):
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_the_default_accuracy(method, offset):
-    """Rms error 1e-6 of the result's rms and largest 1e-5, the cut included, against the uncut kernel."""
+    """Against the uncut kernel, the rms error is below 1e-6, and the largest error below 1e-5, of the result's rms."""
     grid = Healpix(512)
     table, kernel = grid.table(), Gaussian(fwhm=np.radians(18.8 / 60))
     dtype = "float64" if offset else "float32"  # float32 itself holds 1e4 rms to 1e-3
@@ -157,7 +157,7 @@ def test_large_maps(method, nside, arcmin):
     error = found[cupy.asarray(pixels)].get() - expected
     del x, found
     cupy.get_default_memory_pool().free_all_blocks()
-    assert np.sqrt(np.mean(error**2)) <= 1.2e-6 * rms  # of some fifty pixels; the whole map's is below 1e-6
+    assert np.sqrt(np.mean(error**2)) <= 1.2e-6 * rms  # 1e-6 is for the map; these are some 50 pixels
     assert np.abs(error).max() <= 1e-5 * rms
 
 
@@ -218,7 +218,7 @@ def test_maps_in_gpu_memory_give_results_in_gpu_memory():
         shifted[:] = on_gpu[0]
         assert (plan.execute(shifted).get() == expected[0]).all()  # memory that is not aligned
         assert np.abs(plan.execute(x.astype(">f8")[:, ::1]) - expected).max() == 0
-    with ConvolvePlan(BEAM, grid, device="cpu") as plan, pytest.raises(TypeError, match="maps live on a GPU"):
+    with ConvolvePlan(BEAM, grid, device="cpu") as plan, pytest.raises(TypeError, match="maps are on a GPU"):
         plan.execute(on_gpu)
 
 
@@ -292,7 +292,7 @@ def test_a_result_goes_where_it_is_wanted():
         out_on_gpu = cupy.full(expected.shape, np.nan, np.float32)
         assert plan.execute(cupy.asarray(x), out=out_on_gpu) is out_on_gpu
         assert (out_on_gpu.get() == expected).all()
-        with pytest.raises(TypeError, match="where the maps are"):
+        with pytest.raises(TypeError, match="on the device of the maps"):
             plan.execute(x, out=out_on_gpu)
 
 

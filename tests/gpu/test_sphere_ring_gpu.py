@@ -33,7 +33,7 @@ def convolved(engine, x):
      (256, 8, "float32", 5000), (256, 8, "float64", 10000)],
 )  # fmt: skip
 def test_the_pixel_sum_by_every_transform(nside, pixels, dtype, shared):
-    """Plain rows, rows in two residues (little shared memory), and rows through grids; modes beyond n / 2 too."""
+    """Plain rows, rows split into two residues (little shared memory), rows through grids; also modes beyond n / 2."""
     width = pixels * np.sqrt(np.pi / 3) / nside
     spec = spec_of(nside, width, dtype)
     device = resolve("cuda")[0]

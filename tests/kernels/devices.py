@@ -22,11 +22,11 @@ one_order = pytest.mark.parametrize("runtime", ["forwards", GPU], indirect=True)
 """The shim with its threads forwards, and a GPU: for cases whose kernels other tests run backwards."""
 
 only_shim = pytest.mark.parametrize("runtime", ["forwards", "backwards"], indirect=True)
-"""Both orders of the shim: for tests of what only the shim shows.  The test says why."""
+"""Both orders of the shim, and no GPU.  Each test with this mark says why."""
 
 
 class CountedModule:
-    """A GPU's module whose launches are noted by its runtime."""
+    """A module of a GPU that appends its launches to a list of its runtime."""
 
     def __init__(self, module: Any, launches: list[Any]) -> None:
         self._module, self._launches = module, launches
@@ -40,7 +40,7 @@ class CountedModule:
 
 
 class CountedRuntime:
-    """A GPU's runtime with the list ``launches`` that `tests.kernels.shim.ShimRuntime` has."""
+    """The runtime of a GPU, with a list ``launches`` as in `tests.kernels.shim.ShimRuntime`."""
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
@@ -59,17 +59,17 @@ class CountedRuntime:
 
 @functools.cache
 def gpu() -> CudaRuntime:
-    """The first GPU; kernels are compiled once a session."""
+    """The runtime of the first GPU, cached so that kernels are compiled once in a session."""
     return CudaRuntime(resolve("cuda:0")[0])
 
 
 def make_runtime(name: str) -> Any:
-    """The runtime "forwards", "backwards" (of the host shim) or "gpu", which notes its launches."""
+    """The runtime "forwards" or "backwards" (orders of the host shim), or "gpu".  Each lists its launches."""
     return CountedRuntime(gpu()) if name == "gpu" else shim_runtime(name)
 
 
 def on_gpu(runtime: Any) -> bool:
-    """Is this a GPU, where a case may be large?"""
+    """Whether the runtime is that of a GPU, where a case may be large."""
     return runtime.xp is not np
 
 
@@ -79,9 +79,9 @@ def launched(runtime: Any) -> set[str]:
 
 
 def another(runtime: Any) -> Any:
-    """A runtime of its own on the same device, for tests of several GPUs.
+    """Another runtime on the same device, for tests of several GPUs.
 
-    Kernels of the shim run one at a time: its threads take turns (`tests.gpu.batches.FaultyRuntime`).
+    The shim runs one kernel at a time; `tests.gpu.batches.FaultyRuntime` lets the threads take turns.
     """
     from tests.gpu.batches import FaultyRuntime
 

@@ -1,4 +1,4 @@
-"""Compile CUDA sources without a GPU, and read what a kernel takes from the assembler's report.
+"""Compile CUDA sources without a GPU, and read the resources of each kernel from the report of ptxas.
 
 ``build/nvrtc`` keeps the reports for later runs: a source is compiled again when it, the options or NVRTC have changed.
 """
@@ -25,7 +25,8 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 @dataclass(frozen=True)
 class Usage:
-    """Usage of a kernel: registers a thread; bytes of static shared memory a block, of stack and spills a thread."""
+    """Resources of a kernel: registers per thread; bytes of static shared memory per block, of stack and spills per
+    thread."""
 
     regs: int
     smem: int
@@ -40,7 +41,7 @@ def package_sources() -> list[KernelSource]:
 
 
 def package_and_name(path: Path) -> tuple[str, str]:
-    """Package that names a kernel, and its name there: files below a folder ``cuda`` are named from that folder."""
+    """Package of a kernel file (the folder ``cuda`` above it, else its own folder), and the file's path in there."""
     parts = path.parts
     depth = parts.index("cuda") + 1 if "cuda" in parts else len(parts) - 1
     return ".".join(["skysieve", *parts[:depth]]), "/".join(parts[depth:])
@@ -52,7 +53,7 @@ def compile_for(code: str, name: str, arch: int, options: tuple[str, ...] = COMP
     Raises
     ------
     AssertionError
-        It does not compile; with the compiler's log.
+        The code does not compile.  The message holds the compiler's log.
     """
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc")
     given = [o.encode() for o in (*options, f"--gpu-architecture=sm_{arch}", "--ptxas-options=-v")]
@@ -78,7 +79,7 @@ def compile_for(code: str, name: str, arch: int, options: tuple[str, ...] = COMP
 
 
 def nvrtc_version() -> str | None:
-    """Version of the installed package of NVRTC, with its patch number; None if it comes from somewhere else."""
+    """Version of the installed package nvidia-cuda-nvrtc, with its patch number; None if there is no such package."""
     try:
         return version("nvidia-cuda-nvrtc")
     except PackageNotFoundError:
@@ -86,7 +87,7 @@ def nvrtc_version() -> str | None:
 
 
 def usage(log: str) -> dict[str, Usage]:
-    """Kernel name to `Usage`, from what ptxas prints with -v."""
+    """`Usage` by the kernel's name, from the output of ``ptxas -v``."""
     found: dict[str, Usage] = {}
     kernel, stack, spills = "", 0, 0
     for line in log.splitlines():

@@ -1,14 +1,15 @@
-"""A device made of the host: runs the package's own ``.cu`` files and ``cuda.py`` on NumPy arrays.
+"""The host shim: the CPU in place of a GPU.  It runs the package's ``.cu`` files and their launchers on NumPy arrays.
 
-``ShimRuntime`` stands in for `skysieve.core.gpu.runtime.CudaRuntime`.  Sources are compiled by g++ behind
-``shim/cuda_shim.h`` (its head says what it checks); ``build/shim`` keeps them for later runs and for other processes.
+``ShimRuntime`` stands in for `skysieve.core.gpu.runtime.CudaRuntime`.  g++ compiles the sources with the header
+``shim/cuda_shim.h``, whose first lines list its checks.  ``build/shim`` keeps the libraries for later runs and for
+other processes.
 Tests get it from the fixture ``runtime`` of `tests/conftest.py`, or::
 
     runtime = shim_runtime()            # skips the test, with the reason, without g++
     engine = cuda.Engine(spec, runtime=runtime)
 
-Run again with ``order="backwards"``: another answer is a race.  With SKYSIEVE_SHIM_SANITIZE=1 everything is
-built with AddressSanitizer and UBSan; `run_sanitized` starts such a pytest.
+With ``order="backwards"`` the threads run in reverse order: if the result differs, the kernel has a race condition.
+With SKYSIEVE_SHIM_SANITIZE=1 everything is built with AddressSanitizer and UBSan; `run_sanitized` starts pytest so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _DYNAMIC = re.compile(
 
 
 def shim_runtime(order: str = "forwards", sm: tuple[int, int] = (9, 0)) -> ShimRuntime:
-    """A shim runtime, or a skipped test where g++ is missing."""
+    """Return a shim runtime; skip the calling test where g++ is missing."""
     if compiler() is None:
         pytest.skip("the host shim needs g++ (apt install g++)")
     return ShimRuntime(order, sm)
@@ -84,7 +85,7 @@ class ShimRuntime:
         return ShimModule(self, name, f'#line 1 "{name}"\n{text}', kernels)
 
     def synchronize(self) -> None:
-        """Launches end before they return."""
+        """Do nothing: `ShimModule.launch` returns when the kernel has ended."""
 
 
 class ShimModule:
@@ -104,7 +105,7 @@ class ShimModule:
         Raises
         ------
         KernelError
-            The kernel did what a GPU does not define: see ``cuda_shim.h``.
+            The kernel did something whose result is undefined on a GPU: see ``cuda_shim.h``.
         """
         if not check_launch(kernel, grid, block, args):
             return
@@ -139,7 +140,7 @@ def _three(numbers) -> tuple[int, int, int]:
 
 
 def _value(kernel: str, i: int, a, size: int) -> np.ndarray:
-    """The bytes of argument ``i`` (``size`` of its parameter, negative for a pointer), in an array that owns them."""
+    """Bytes of argument ``i``, in a new array; ``size`` is that of the kernel's parameter, negative for a pointer."""
     if size < 0:
         if a is None:
             return np.zeros(1, np.uintp)
@@ -158,7 +159,7 @@ def _value(kernel: str, i: int, a, size: int) -> np.ndarray:
 
 
 def host_source(text: str, kernels: tuple[str, ...]) -> str:
-    """The text for g++: dynamic shared arrays become pointers on their line, launchers follow at the end."""
+    """The source for g++: dynamic shared arrays become pointers on the same line, and launchers are appended."""
     text = _DYNAMIC.sub(r"\2* const \3 = reinterpret_cast<\2*>(shim::dynamic_shared);", text)
     return "\n".join(
         [text, '#line 1 "launchers"', "SHIM_COMMON", *(f"SHIM_KERNEL({kernel})" for kernel in kernels), ""]
@@ -180,7 +181,7 @@ def _load(text: str, kernels: tuple[str, ...]) -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on a file; it ends with the process at the latest."""
+    """Hold a lock on a file.  The system releases it at the latest when the process ends."""
     import fcntl
 
     with open(path, "w", encoding="ascii") as file:
@@ -206,9 +207,9 @@ def _compile(code: str, library: Path, sanitize: tuple[str, ...]) -> None:
 
 @functools.cache
 def _precompiled(sanitize: tuple[str, ...]) -> Path:
-    """The folder of what all kernels share: the header, precompiled, and the machine, which is linked to them.
+    """Folder of the two parts that all kernels share: the precompiled header, and the object file of `MACHINE`.
 
-    They save half of the time of a small kernel.  The compiler ignores a header that another version has precompiled.
+    They halve the time of compiling a small kernel.  g++ ignores a header that another version has precompiled.
     """
     folder = BUILD / f"header-{_key(*sanitize)}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -245,7 +246,7 @@ def _key(*parts: str) -> str:
 
 
 def run_sanitized(*pytest_args: str) -> subprocess.CompletedProcess[str]:
-    """pytest in a process of its own, with every kernel under AddressSanitizer and UBSan.
+    """Run pytest in another process, with every kernel under AddressSanitizer and UBSan.
 
     Skips the calling test where g++ or its sanitizers are missing.
     """

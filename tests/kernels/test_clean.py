@@ -1,4 +1,4 @@
-"""The cleaning of samples on the host shim and on a GPU: the bits of `clean.receiver.Cleaner`."""
+"""The cleaning of samples on the host shim and on a GPU: bit for bit the results of `clean.receiver.Cleaner`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def compare(
     runtime, x, steps=True, tsamp=1e-3, ignore=(), begin=0, cuts=(), batch=None, monkeypatch=None, by_time=False,
     threads=1,
 ):  # fmt: skip
-    """Clean on the device, as samples become known up to each of ``cuts``, and on the CPU; the two cleaners."""
+    """Clean on the device, with samples known up to each of ``cuts`` in turn, and on the CPU: results must be equal.
+
+    Returns what was removed, and the cleaned samples.
+    """
     fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-256 / x.shape[1], tsamp=tsamp)
     given = fb.observation, fb.dtype, fb.maximum, cleaning_steps(steps), ignore, DM_CONSTANT
     theirs = Cleaner(*given)
@@ -60,7 +63,7 @@ def compare(
     if batch is not None:
         monkeypatch.setattr(launch, "MOST_BLOCKS", batch)
     ours = DeviceCleaner(runtime, fb.nsamp, Cleaner(*given), begin, threads)
-    for stop in cuts:  # of a stream whose end is not known
+    for stop in cuts:  # as in a stream, whose end is not known
         ours.clean_rows(rows, 0, stop, 2**60)
     ours.clean_rows(rows, 0, fb.nsamp, fb.nsamp)
     found = rows.get(0, fb.nsamp)

@@ -1,4 +1,4 @@
-"""De-dispersion's CUDA code on the host shim and on a GPU: the bits of the CPU's engine."""
+"""De-dispersion's CUDA code on the host shim and on a GPU: results are those of the CPU's engine, bit for bit."""
 
 from __future__ import annotations
 

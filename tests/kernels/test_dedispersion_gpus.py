@@ -1,4 +1,4 @@
-"""De-dispersion on several GPUs, which are the host: who starts, who waits, what is given back."""
+"""De-dispersion on several GPUs, simulated by host shims: order of work, errors, release of resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_error_on_one_gpu_closes_the_engines_of_both(monkeypatch):
 
     class Half:
         def __init__(self, runtime, *args):
-            if len(args[1][0].delays) == 2:  # the first of two has two of three DMs
+            if len(args[1][0].delays) == 2:  # the first GPU gets two of the three DMs
                 self.runtime = runtime
                 return
             raise MemoryBudgetError("rows", 2, 1)
@@ -102,7 +102,7 @@ def test_an_error_of_one_gpu_waits_for_the_others():
 
 @pytest.mark.parametrize("bits", [2, 8])
 def test_pieces_are_read_while_others_are_copied(tmp_path, monkeypatch, bits):
-    """Many pieces, an error in the reading thread, and a load after it; the bits are the CPU's."""
+    """Many pieces, an error in the reading thread, and a load after it; results are the CPU's, bit for bit."""
     monkeypatch.setattr(cuda, "READ", 4096)
     x = np.random.default_rng(5).integers(0, 2**bits, (16, 3000)).astype(np.uint8)
     path = tmp_path / "a.fil"

@@ -1,4 +1,4 @@
-"""The F-statistic's CUDA code, kernels and launches: against the slow truth, on the host shim and on a GPU.
+"""The F-statistic's CUDA code, kernels and launches: against `tests.truth.fstat`, on the host shim and on a GPU.
 
 Needs NumPy, SciPy, numba and pytest alone, and CuPy for the GPU.
 """
@@ -100,7 +100,10 @@ def run(runtime, bins, grid, window, dtype, **spec):
 
 
 def check(out, i, truth, dtype, marginals=True, bound=None):
-    """``bound``: of the error of a cell, for windows whose sums carry more rounding than those of exponentials."""
+    """Compare map ``i`` of an output with its reference.
+
+    ``bound`` replaces `CELL` for windows whose sums have larger rounding errors than those of exponentials.
+    """
     limit = {**CELL, **(bound or {})}[dtype]
     R = truth.F
     if out.F is not None:
@@ -121,7 +124,7 @@ def check(out, i, truth, dtype, marginals=True, bound=None):
     assert np.log(70 / cells) + out.log_sum[i] == pytest.approx(truth.ln_bayes, abs=1e-3 if loose else 1e-9)
     if marginals:
         w = truth.weights
-        most = 1e-5 + 1e-7 * truth.max_F if loose else 1e-11  # derived: p dF, and F is rounded to 6e-8 of itself
+        most = 1e-5 + 1e-7 * truth.max_F if loose else 1e-11  # derived: dp = p dF, dF = 6e-8 F
         assert np.abs(np.exp(out.row_log[i] - out.log_sum[i]) - w.sum(1)).max() <= most
         assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= most
 

@@ -1,4 +1,4 @@
-"""Demodulation's CUDA kernel on the host, against the CPU's."""
+"""Demodulation's CUDA kernel on the host shim, against the CPU's kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Windows that are sums of exponentials, polynomials or any function, and lines of many detectors: the CUDA code
-against the slow truth, on the host shim and on a GPU."""
+against `tests.truth.fstat`, on the host shim and on a GPU."""
 
 from __future__ import annotations
 

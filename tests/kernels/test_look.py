@@ -1,4 +1,4 @@
-"""Sums of cut-outs for the second look, on the host shim and on a GPU: those of the CPU but for rounding."""
+"""Sums of cut-outs for the vetting of candidates, on the host shim and on a GPU: the CPU's sums except for rounding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EDGES = np.array([0, 33, 40, CHANNELS])  # a sub-band of more channels than a wa
 
 
 class Held:
-    """Samples of which some do not count, as `vetting.Samples`."""
+    """Samples with a mask of those that do not count, in the form of `vetting.Samples`."""
 
     def __init__(self, dtype, by_channel, seed=1):
         rng = np.random.default_rng(seed)
@@ -147,7 +147,7 @@ def test_too_little_memory_is_an_error(runtime, monkeypatch):
     sums = DeviceSums(runtime, np.dtype(np.uint8))
     monkeypatch.setattr(sums, "_sums", full)
     cut = CutOut(Held(np.uint8, True), Arrivals.of(np.zeros(CHANNELS, np.int64), EDGES), EDGES, 150, 1, SIDE, WIDTH)
-    with TaskPool(1) as pool, pytest.raises(MemoryBudgetError, match="the second look at 1 candidates"):
+    with TaskPool(1) as pool, pytest.raises(MemoryBudgetError, match="the samples around candidates"):
         next(sums([cut], pool))
     sums.close()
 

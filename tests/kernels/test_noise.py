@@ -1,4 +1,4 @@
-"""The noise of campaigns on the host shim and on a GPU: the bits of the noise on the CPU."""
+"""The noise of injection campaigns on the host shim and on a GPU: equal to the noise on the CPU, bit for bit."""
 
 from __future__ import annotations
 

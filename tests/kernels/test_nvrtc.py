@@ -46,7 +46,7 @@ def test_header_block(source):
 @pytest.mark.half
 @pytest.mark.parametrize(("source", "build", "arch"), _cases())
 def test_compiles_within_budget(source, build, arch):
-    """Without the division of the work among threads, which makes registers and spills differ from time to time."""
+    """The options do not divide compilation among threads, with which registers and spills would vary between runs."""
     found = compile_for(source.assemble(build), source.name, arch, COMPILE_OPTIONS)
     assert set(found) == set(source.kernels)
     budgets = [b for b in source.budgets if b.build == build]

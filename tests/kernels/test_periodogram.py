@@ -535,8 +535,8 @@ def test_sanitized():
 
 
 def test_cycles_of_rows_on_a_gpu(runtime):
-    """Bit for bit those of the host; of more objects than a block has threads, also of one row; then of fewer, whose
-    buffers are there."""
+    """Cycles are those of the host, bit for bit: more objects than a block has threads, some of one row; then fewer
+    objects, in the same buffers."""
     rng = np.random.default_rng(2)
     found = SinusoidWorker(runtime, default_spec())
     try:
@@ -554,7 +554,7 @@ def test_cycles_of_rows_on_a_gpu(runtime):
 
 
 def test_new_rows_are_put_into_page_locked_memory(runtime, monkeypatch):
-    """Flat rows, with and without errors: the answers are those without."""
+    """Flat rows, with and without errors: the answers are the same as without page-locked memory."""
     source, grids = batch([12, 40, 40, 9]), shared_grid(0.16, STEP, 300)
     for given in (source, FlatSource(source.t, source.y, None, source.offsets)):
         found, calls, staged = [], [], cuda.staged

@@ -44,7 +44,7 @@ def engine(*runtimes, **more):
 
 
 def same(out, expected):
-    """Chunks cut elsewhere may add in another order."""
+    """Compare outputs.  Powers agree to 1e-9, since chunks that are cut elsewhere may add in another order."""
     assert np.array_equal(out.status, expected.status)
     assert np.array_equal(out.peak_index, expected.peak_index)
     assert np.abs(out.power - expected.power).max() <= 1e-9
@@ -63,7 +63,7 @@ def expected(source):
 
 @pytest.fixture
 def overflow(monkeypatch):
-    """Chunks have room for few candidates: all objects are searched again."""
+    """Give chunks room for few candidates, so that all objects are searched again."""
     no_room_for_candidates(monkeypatch)
 
 
@@ -182,7 +182,7 @@ def test_memory_is_short_for_objects_that_are_searched_again(source, expected, o
 
 
 def two(source, **more):
-    """An engine of two GPUs, and its second worker."""
+    """Return an engine of two GPUs and its second worker."""
     e = engine(FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime()), **more)
     return e, e.workers
 
@@ -249,7 +249,7 @@ def test_first_looks(source, caplog):
     first.scan = Failing(first.scan, FULL, {0, 2})
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert np.array_equal(e.scan(source).span, expected.span)
-    assert "first look at objects 0 to 5" in caplog.text
+    assert "first pass over objects 0 to 5" in caplog.text
     first.scan = Failing(first.scan, GONE, {0})
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert np.array_equal(e.scan(source).n_used, expected.n_used)
@@ -357,7 +357,7 @@ def test_bad_input_before_any_work(source):
 
 
 def test_gpus_that_differ(source):
-    """Chunks are made for the least of them, whoever draws them."""
+    """Chunks fit the smallest GPU, whichever takes them."""
     large, small = FaultyRuntime(shim_runtime()), FaultyRuntime(shim_runtime())
     small.device = replace(small.device, shared_per_block=64 << 10, compute_capability=(7, 5))
     alone, both = engine(small, memory=60_000), engine(large, small, memory=60_000)

@@ -38,7 +38,7 @@ def test_peaks_are_maxima(runtime, dtype, spec):
 @one_order
 @pytest.mark.parametrize("df", [0.5 / 120, 0.9 / 120, 0.002 / 120])
 def test_coarse_and_fine_grids(runtime, df):
-    """Two samples a peak, whose windows are looked over; and so fine that float32 powers cannot tell neighbours."""
+    """Two samples a peak, where windows are searched; and a grid so fine that neighbours are equal in float32."""
     nf = min(4000, int(1.5 / df))
     e, source = engine(runtime, dtype=F32, n_peaks=3), batch([30, 12], seed=6)
     grids = shared_grid(0.3, df, nf)
@@ -74,7 +74,7 @@ def test_list_of_frequencies(runtime):
 
 @pytest.mark.half
 def test_longer_series(runtime):
-    """A block, or several blocks, do what a warp does for short series."""
+    """A block, or several blocks, refine a peak of a longer series; a warp does it for short ones."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
     e = engine(runtime, n_peaks=2)
     out = run(e, source, grids, power=False)

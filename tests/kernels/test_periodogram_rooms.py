@@ -1,4 +1,4 @@
-"""Chunks of a GPU that share buffers and structs, whatever objects come: each answer is that of a new engine."""
+"""Chunks of any objects share a GPU's buffers and structs: each answer is that of a new engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPANS = (120.0, 60.0, 3.0)
 
 
 def jobs() -> list[tuple[Any, Any]]:
-    """Light curves and grids, none like another: few and many objects, short and long ones, three methods and more."""
+    """Light curves and grids that all differ: few and many objects, short and long ones, three methods and more."""
     made = enumerate(LENGTHS * 2)
     return [(batch(lengths, SPANS[k % 3], seed=k, errors=k % 5 != 3), GRIDS[k % len(GRIDS)]) for k, lengths in made]
 
@@ -55,7 +55,7 @@ def test_unlike_chunks_in_the_same_buffers(runtime, dtype, monkeypatch):
 @pytest.mark.half
 @only_shim
 def test_buffers_of_a_room_are_where_it_looks_for_them(runtime, monkeypatch):
-    """Also after others, of other methods and sizes, have asked for theirs."""
+    """The addresses that a room holds stay valid after chunks of other methods and sizes have asked for buffers."""
     only_samples(monkeypatch)
     engine = cuda.Engine(default_spec(method="nufft", n_peaks=2, return_power=False), runtime=runtime)
     worker, seen = engine.workers[0], set()

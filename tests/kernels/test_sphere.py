@@ -101,7 +101,7 @@ def test_every_kernel_of_the_direct_sum_runs(runtime):
 @pytest.mark.half
 @pytest.mark.parametrize("case", RING)
 def test_the_ring_method(runtime, case):
-    # double: the modes' end at 1e-11 of the rms shows
+    # in float64, the cut of the modes at 1e-11 of the rms is visible
     assert check(runtime, "ring", *RING[case]) <= ERROR[RING[case][3]]
 
 
@@ -131,7 +131,7 @@ SPIN = {
 @pytest.mark.parametrize("case", SPIN)
 def test_the_direct_sum_of_spin_two(runtime, case):
     kernel, grid, eps, dtype = SPIN[case]
-    # G may be any function; one with an edge has no window to find it from
+    # G may be any function; for a kernel with an edge there is no window from which to compute it
     spec = dataclasses.replace(spec_of([kernel], grid, eps, dtype, 0 if kernel.hard else 2), spin=2)
     engine = cuda.Engine(spec, "direct", runtime=runtime)
     part = engine._engine.parts[0]
@@ -146,7 +146,7 @@ def test_the_direct_sum_of_spin_two(runtime, case):
     engine.close()
     if part.exact:
         assert np.abs(error).max() <= ERROR[dtype] * np.abs(expected).max()
-    else:  # the stated error, which is no larger than allowed
+    else:  # the error is as `turning` predicts it, and within eps
         stated, rms = turning(spec.radials[0]), np.sqrt(np.mean(expected**2))
         assert 0.5 * stated * rms <= np.sqrt(np.mean(error**2)) <= 1.3 * stated * rms
         assert stated <= 0.25 * eps
@@ -188,7 +188,7 @@ def test_nested_maps_masks_and_offsets(runtime):
     assert np.abs(masked - mask * run(engine, x * mask)[0, 0]).max() <= 1e-15
     ones = engine.ones(spec.table.weight, np.ones(len(spec.table.n)))
     lifted = run(engine, x + 3e5, steady=lambda: ones)[0, 0]
-    assert np.abs(lifted - plain - 3e5 * host(ones)[0]).max() <= 1e-9  # 3e5 eps of float64 in the map itself
+    assert np.abs(lifted - plain - 3e5 * host(ones)[0]).max() <= 1e-9  # the map itself is rounded to 3e5 eps
     engine.close()
 
 

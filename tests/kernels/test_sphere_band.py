@@ -17,11 +17,12 @@ from tests.kernels.devices import another, one_order
 from tests.kernels.shim import shim_runtime
 
 ERROR = {"float64": 1e-12, "float32": 2e-6}
-"""Of the largest value: rounding; float32 sums have 1e-6 (see tests/kernels/test_sphere.py)."""
+"""Largest difference from the CPU, relative to the largest value: rounding errors.  Sums in float32 have errors of 1e-6
+(see tests/kernels/test_sphere.py)."""
 
 
 def pretend(monkeypatch, runtimes):
-    """Let plans on "cuda" use these runtimes; those of several runtimes use all of them."""
+    """Let plans on "cuda" use these runtimes; if there are several, each plan uses all of them."""
     gpu = runtimes[0].device
     monkeypatch.setattr(api, "resolve", lambda d: resolve("cpu") if d == "cpu" else (gpu,))
     make = api.make_engine
@@ -78,7 +79,7 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, runtime, nside, nest
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("nest", [False, True])
 def test_the_ring_engine_agrees_with_the_cpu(runtime, monkeypatch, spin, transposed, nest):
-    """Modes end at 1e-12 of the rms: 1e-10."""
+    """The modes end where they are 1e-12 of the rms, so the tolerance is 1e-10."""
     pretend(monkeypatch, [runtime])
     nside = 16
     x = np.random.default_rng(7).normal(size=(*((2,) if spin else ()), 12 * nside**2)) - 40
@@ -90,14 +91,14 @@ def test_the_ring_engine_agrees_with_the_cpu(runtime, monkeypatch, spin, transpo
 @pytest.mark.slow
 @one_order
 def test_several_kernels(runtime, monkeypatch):
-    """Each gets the mean times its own integral, which is 0 for a Mexican hat."""
+    """Each result has the mean of the map times the integral of its kernel, which is 0 for a Mexican hat."""
     pretend(monkeypatch, [runtime])
     nside = 16
     x = np.random.default_rng(3).normal(size=(3, 12 * nside**2)) + 2.7e4
     kernels = [Gaussian(fwhm=0.2), MexicanHat(0.15), Gaussian(fwhm=0.3)]
     truth, found = both(x, kernels, Healpix(nside), eps=1e-12)
     for k in range(3):
-        assert worst(found[:, k], truth[:, k]) <= 1e-11  # of a mean of 2.7e4, 2e-16 each
+        assert worst(found[:, k], truth[:, k]) <= 1e-11  # roundings of 2e-16, of a mean of 2.7e4
 
 
 @one_order

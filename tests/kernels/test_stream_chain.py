@@ -48,7 +48,7 @@ def write_voltages(path):
 
 
 def run(file, folder, device="auto", **options):
-    """Rows of the table, messages, the summary."""
+    """Run the pipeline on a file; return the rows of the table, the messages and the summary."""
     said, search = [], {**SEARCH, "device": device}
     how = Options(plan=np.arange(0, 120, 60.0), search=search, channelise=HOW, gulp=0.2, policy="block", **options)
     intake = Intake(SkysieveParser(), how, say=said.append)

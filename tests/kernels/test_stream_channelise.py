@@ -1,4 +1,4 @@
-"""The GPU's channeliser on the host shim and on a GPU: the bits of the CPU's, from the same packets."""
+"""The GPU's channeliser on the host shim and on a GPU: bit for bit the CPU's results from the same packets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def joined(parts):
 
 
 def both(g, data, numbers, gulps, runtime, **options):
-    """The results of the CPU and of a runtime for packets in gulps of these lengths."""
+    """The results of the CPU and of a runtime for packets that are taken in gulps of these lengths."""
     on_host, on_device = rings(g, data, numbers)
     found = []
     a, b = (Channeliser(1400.0, -1.0, g.total, g.all_pols, TSAMP, **options) for _ in range(2))

@@ -197,7 +197,7 @@ def layout(source: str, struct: str) -> tuple[list[Field], int, int]:
 
 
 def flat(dtype: np.dtype[Any], before: str = "", at: int = 0) -> list[Field]:
-    """The same of a NumPy dtype."""
+    """The fields of a NumPy dtype, in the form of `layout`."""
     found: list[Field] = []
     for name in dtype.names or ():
         kind, offset = dtype[name], at + dtype.fields[name][1]  # type: ignore[index]
@@ -212,7 +212,7 @@ def flat(dtype: np.dtype[Any], before: str = "", at: int = 0) -> list[Field]:
 
 
 def same_name(ours: str, theirs: str) -> bool:
-    """Is ``theirs`` the source's name of our field?  Fields of structs within structs may be named without these."""
+    """Whether ``theirs`` is the source's name of our field; the names of enclosing structs may be omitted."""
     short = theirs.rsplit(".", 1)[-1]
     return ours.rstrip("0123456789") == short or ours in (theirs, short, RENAMED.get(theirs), RENAMED.get(short))
 

@@ -12,7 +12,7 @@ SEED = 200724
 
 
 def benchmark_batch(folder: Path, span: int = 120) -> SimulatedLightCurves:
-    """Made light curves of 1,000 asteroids, 120 nights or another number of them; `test_simulate` holds their hash.
+    """Simulated light curves of 1,000 asteroids over ``span`` nights; `test_simulate` tests their hash.
 
     The columns of the file are periods in hours, peak-to-peak amplitudes, numbers of observations and mean magnitudes.
     """

@@ -14,7 +14,7 @@ from skysieve.periodogram import api
 
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Plans get an engine of direct sums; ``["engine"]`` is the last one made, ``["fail"]`` the objects it fails on."""
+    """Give plans a `StandIn` as engine.  ``["engine"]`` is the last one made; the objects in ``["fail"]`` fail."""
     state: dict[str, Any] = {"engine": None, "fail": ()}
 
     def make(spec: Any, device: Any, memory: Any, threads: Any) -> Any:

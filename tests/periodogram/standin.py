@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StandIn:
-    """Fulfils `skysieve.periodogram.contract.Engine`; reads one object at a time and notes what it was asked."""
+    """A `skysieve.periodogram.contract.Engine` that reads one object at a time and records the requests."""
 
     def __init__(self, spec: Spec, fail: tuple[int, ...] = ()) -> None:
         self.spec, self.fail = spec, fail

@@ -1,4 +1,4 @@
-"""Engines of the cache behind `lombscargle`: what the caller sees of an error."""
+"""Engines in the cache behind `lombscargle`: how errors reach the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The costs of the GPU's methods: measured under load, plausible or not, and one set for a process (no GPU needed)."""
+"""Measuring the costs of the GPU's methods: under load, implausible values, one set per process (no GPU needed)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAUNCH = 50e-6
 
 
 def scaled(costs, factor):
-    """A GPU slower by a factor at everything."""
+    """Costs of a GPU that is slower by a factor in everything."""
     return replace(costs, **{key: factor * value for key, value in costs.as_dict().items()})
 
 
@@ -52,7 +52,7 @@ class FakeGpu:
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """Makes a GPU for a process that has used no figures yet."""
+    """Return a function that makes a GPU; this process has not used any measured costs yet."""
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path / "skysieve"))
 
     def make(*args, **kwargs):
@@ -65,7 +65,7 @@ def gpu(monkeypatch, tmp_path):
 
 
 def close(found, true, rel=0.01):
-    """The nearly empty chunk that is taken off is not quite empty."""
+    """Compare measured with true costs; they differ a little, since the subtracted chunk is not quite empty."""
     return all(found.as_dict()[key] == pytest.approx(value, rel=rel) for key, value in true.as_dict().items())
 
 
@@ -90,7 +90,7 @@ def test_a_gpu_that_is_never_free(gpu, caplog):
     worker = gpu(DEFAULTS[SPEC.dtype], busy=lambda run: np.exp(6 * rng.random()))
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert costs_of(worker, SPEC) == DEFAULTS[SPEC.dtype]
-    assert "not believed" in caplog.text
+    assert "are implausible" in caplog.text
     assert worker.clock < 12
 
 
@@ -99,7 +99,7 @@ def test_figures_that_no_gpu_has(gpu, caplog):
     wild = gpu(scaled(DEFAULTS[SPEC.dtype], 1e5))
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
-    assert "not believed" in caplog.text
+    assert "are implausible" in caplog.text
     runs = wild.runs
     assert costs_of(wild, SPEC) == DEFAULTS[SPEC.dtype]
     assert wild.runs == runs
@@ -135,7 +135,7 @@ def test_a_user_who_limits_memory(gpu, caplog, dtype):
     need = needed(worker, spec)
     with caplog.at_level(logging.WARNING, "skysieve"):
         assert costs_of(worker, spec, need - 1) == DEFAULTS[spec.dtype]
-    assert "not measured" in caplog.text
+    assert "cannot be measured" in caplog.text
     assert worker.runs == 0
     assert not kept.path_of(name_of("Fake H100", spec)).exists()
     worker = gpu(true)

@@ -1,6 +1,6 @@
-"""The choice between direct sums and the non-uniform FFT: on a GPU, what an engine says of itself (no GPU needed).
+"""The choice between direct sums and the non-uniform FFT on a GPU, as an engine describes it (no GPU needed).
 
-Judged by the engine's own predictions; how far these are from measured times is a matter of ``benchmarks``.
+The choice is compared with the engine's predicted times; ``benchmarks`` compare these with measured times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FACTOR = 1.6
 """Predictions are those of direct sums alone.  The choice also counts that they take 1.2 times as long beside others
 and up to 1.3 times where the points do not fit into the tables of a block at once."""
 INEXACT = 30
-"""Objects of so few points are summed directly whatever it costs: the FFT would take most of their powers again."""
+"""Objects of fewer points always get direct sums: after the FFT, most of their powers would be computed again."""
 
 
 @pytest.mark.parametrize("matrix", [False, True])

@@ -1,4 +1,4 @@
-"""`skysieve.LombScargle` beside astropy's class, the judge: every method, unit and error."""
+"""`skysieve.LombScargle` compared with astropy's class: every method, unit and error."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMS = {
 
 
 def like(mine, theirs, rtol=1e-9, atol=1e-9):
-    """Same numbers, same unit, same kind."""
+    """Check that two values have the same numbers, unit and type."""
     assert getattr(mine, "unit", None) == getattr(theirs, "unit", None)
     assert np.shape(mine) == np.shape(theirs)
     np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=rtol, atol=atol)
@@ -403,7 +403,7 @@ def test_grids_without_frequencies() -> None:
         lambda **grid: odd().prewhiten(1, **grid),
         lambda **grid: odd().false_alarm_probability(0.5, **grid),
     ):
-        with pytest.raises(ValueError, match="from 2 to 1 there are none: expected a grid of at least one"):
+        with pytest.raises(ValueError, match="from 2 to 1 holds no frequency: expected a grid of at least one"):
             ask(minimum_frequency=2, maximum_frequency=1)
     with pytest.raises(ValueError, match="frequency is empty"):
         odd().peaks(2, frequency=[])
@@ -442,7 +442,7 @@ def test_arguments_are_not_ignored() -> None:
         odd().peaks(1, maximum_frequency=2, method_kwds={"n_bootstraps": 9})
     with pytest.raises(ValueError, match="normalization='bogus': expected one of"):
         odd(normalization="bogus").false_alarm_probability(0.1)
-    with pytest.raises(ValueError, match=r"of one length are expected; the shapes are t \(60,\), y \(5,\), dy \(60,\)"):
+    with pytest.raises(ValueError, match=r"equal length are expected; the shapes are t \(60,\), y \(5,\), dy \(60,\)"):
         odd(y=np.zeros(5))
 
 
@@ -547,7 +547,7 @@ def test_ends_of_the_rule_are_those_of_the_grid():
         for full in (True, False):
             found = ls.false_alarm_probability(0.2, **options, full_band=full)
             assert found == ls.false_alarm_probability(0.2, frequency=grid, full_band=full)
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match="holds no frequency"):
         ls.false_alarm_probability(0.2, minimum_frequency=5.0, maximum_frequency=1.0)
 
 

@@ -1,4 +1,4 @@
-"""What must not change, whatever the light curve: units, offsets, order of rows, where the times start."""
+"""Invariance of the results, for any light curve: units, offsets, order of rows, origin of the times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def curve(seed, n):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(12, 80), st.floats(0.01, 100), st.floats(-1e3, 1e3), st.floats(-1e4, 1e4))
 def test_class(seed, n, scale, offset, start):
-    """Scale, offset and origin: rounding of y and t alone (1e4 d against 1e-8 of a cycle)."""
+    """Scale, offset and origin change results only by the rounding of y and t (1e4 d against 1e-8 of a cycle)."""
     rng, t, y, dy = curve(seed, n)
     ls = skysieve.LombScargle(t, y, dy, device="cpu")
     power = ls.power(F, method="direct")

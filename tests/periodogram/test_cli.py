@@ -1,4 +1,4 @@
-"""``skysieve period`` as a user meets it: answers, messages, exit codes, files."""
+"""``skysieve period`` as users run it: answers, messages, exit codes, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of a table are taken, and which rows: names of surveys, flags, doubled names, what values look like."""
+"""The choice of columns and rows of a table, by the surveys' names, flags, doubled names and values."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_a_file_in_which_all_is_flagged(tmp_path: Path) -> None:
         read_light_curves(path)
 
 
-# ---------------------------------------------------------------- what values look like
+# ---------------------------------------------------------------- values
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "fits"])

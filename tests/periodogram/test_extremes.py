@@ -83,7 +83,7 @@ def test_two_distinct_times_alone_are_an_error(device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", ["direct", "nufft"])
 def test_a_mean_of_1e9_deviations_loses_no_digits(method, device):
-    """y on a raster of 2^-20 takes an offset of 2^30 exactly; a mean rounded to 1e-7 leaves 2e-8 in the powers."""
+    """Multiples of 2^-20 plus an offset of 2^30 are exact; a mean rounded to 1e-7 would change powers by 2e-8."""
     t, y, dy = curve(300)
     y, band = np.round(y * 2**20) / 2**20, np.arange(300) % 3
     options = {"method": method, "device": device, **GRID}

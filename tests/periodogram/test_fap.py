@@ -1,4 +1,4 @@
-"""False-alarm probabilities: astropy's formulas and resamples, and what noise really does."""
+"""False-alarm probabilities against astropy's formulas and bootstrap, and against simulated noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As many points as parameters, and constant values that nothing is subtracted from: answers are astropy's."""
+"""As many points as parameters, and constant values without a subtracted mean: answers are those of astropy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def few(n: int, seed: int):
 
 
 def tolerance(t: np.ndarray, dy: np.ndarray | None, fit_mean: bool, error: float) -> np.ndarray:
-    """An error of the sums, 1e-15 of direct ones and 1e-10 of transforms, over the determinant of the equations."""
+    """The error of the sums (1e-15 for direct ones, 1e-10 for transforms) over the determinant of the equations."""
     w = np.ones_like(t) if dy is None else dy**-2.0
     w = w / w.sum()
     x = 2 * np.pi * F[:, None] * t

@@ -1,4 +1,4 @@
-"""The first answers of a new machine: the sources of the kernels, run by the interpreter, before they are compiled."""
+"""The first answers on a new machine: before the kernels are compiled, the interpreter runs their sources."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ GRID = {"fmin": 0.02, "fmax": 5.0, "nf": 3000, "n_peaks": 3, "device": "cpu"}
 
 @pytest.fixture
 def cold(monkeypatch):
-    """Nothing is compiled yet, as far as the engine knows."""
+    """Let the engine believe that nothing is compiled yet."""
     skysieve.clear_cache()
     monkeypatch.setattr(engine.first_answers, "seconds", 0.0)
     for kind in (engine.SinusoidSearch, series.SeriesSearch):
@@ -76,7 +76,7 @@ LARGE = {
     "separate bands": (lambda: bands(60, nf=100_000, model="separate"), 1e-8),
     "flexible bands": (lambda: bands(60, nf=100_000, model="flexible"), 1e-8),
 }
-"""The same on grids for which finufft is the faster."""
+"""Larger cases, for which finufft is faster."""
 
 
 @pytest.mark.parametrize(("case", "method"), [(n, "direct") for n in CASES] + [(n, "finufft") for n in LARGE])

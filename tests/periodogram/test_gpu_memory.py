@@ -1,4 +1,4 @@
-"""Device memory of the periodogram's plans: what a plan states, against what its buffers take (no GPU needed)."""
+"""Device memory of the periodogram's plans: the stated bytes against those of the buffers (no GPU needed)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from skysieve.periodogram.cuda import worker as cuda_worker
 
 STEP = 1 / 1200
 FIXED = 6 << 20
-"""Bytes of an engine's three lanes however little they have to do: tasks, and lists of weakly determined fits."""
+"""Bytes that an engine's three lanes need for even the smallest job: tasks, and lists of weakly determined fits."""
 
 
 class Arrays:

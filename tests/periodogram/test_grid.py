@@ -1,4 +1,4 @@
-"""Frequency grids: astropy's rule, the user's own, and what is refused."""
+"""Frequency grids: those of astropy's rule, those of the user, and refused ones."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_warnings_of_one_grid_per_object_follow_each_object():
 
 
 def test_most_grids_have_nothing_to_warn_of():
-    """What the ends of the spans exclude is what all spans exclude."""
+    """The shortest and the longest span alone show whether any span needs a warning."""
     rng, quiet = np.random.default_rng(3), 0
     for _ in range(300):
         fmin = None if rng.random() < 0.2 else 10 ** rng.uniform(-3, 0)

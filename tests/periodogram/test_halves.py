@@ -1,4 +1,4 @@
-"""The window of samples that are pairs of halves (NumPy alone; the kernels are tested elsewhere)."""
+"""The interpolation window for samples stored as pairs of float16 (NumPy alone; the kernels are tested elsewhere)."""
 
 from __future__ import annotations
 

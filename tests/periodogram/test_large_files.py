@@ -296,7 +296,7 @@ def test_dates_and_limits_are_read_whole(form: str, small_pieces: None, tmp_path
     for file, options in ((path, hours), (numbers, ())):
         result = run("period", file, *options, *GRID, "--multiband", "none", "-o", file.with_suffix(".csv"))
         assert result.exit_code == 0, result.stderr
-        assert bool(options) == ("the file gives its times in dates" in result.stderr)
+        assert bool(options) == ("the file itself says that its times are in dates" in result.stderr)
         assert (form == "limits" and file == path) == (f"{limits.sum()} with a limit instead" in result.stderr)
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
@@ -422,7 +422,7 @@ def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch:
     assert result.exit_code == 2
     message = " ".join(result.stderr.split())
     assert f"cannot write {out}: " in result.stderr.replace("\n", "")
-    done = re.search(r"the periods of the (\d+) objects that were done are on the standard output", message)
+    done = re.search(r"the periods of the (\d+) objects that were done are on standard output", message)
     assert done is not None, message
     assert len(result.stdout.splitlines()) == 1 + int(done[1])
     assert out.read_bytes() == before

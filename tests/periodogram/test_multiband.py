@@ -101,7 +101,7 @@ def test_one_band_is_the_plain_periodogram():
 
 
 def test_separate_is_the_sum_of_the_bands_chi_squares():
-    """With the chi-square of the constant as weight; astropy's "fast" weighs with the sum of the squared powers."""
+    """Powers of bands are weighted by the chi-square of the constant; astropy's "fast" by the sum of squared powers."""
     t, y, bands, dy = curve(seed=2)
     total, reference_chi2 = 0.0, 0.0
     for name in np.unique(bands):

@@ -55,7 +55,7 @@ def brute_force(power, low, high, span):
 
 
 def normalised(p, normalization, t, y, dy):
-    """The textbook's formulas."""
+    """The normalisations by the textbook's formulas."""
     w = np.ones_like(t) if dy is None else dy**-2.0
     reference = w @ (y - w @ y / w.sum()) ** 2
     return {
@@ -170,7 +170,7 @@ def test_error_of_one_sinusoid_is_montgomerys():
 
 
 def test_errors_of_given_dy_that_cannot_be():
-    """With errors of a tenth of the scatter the scatter counts; with errors of ten times the scatter the errors do."""
+    """If dy is a tenth of the scatter, the period's error follows from the scatter; if dy is ten times it, from dy."""
     rng = np.random.default_rng(5)
     t = np.sort(rng.uniform(0, 50, 100))
     y = 2 * np.sin(2 * np.pi * 1.3 * t) + rng.standard_normal(100)

@@ -1,6 +1,6 @@
-"""What a lane keeps of the launches that it has recorded (no GPU needed).
+"""The recorded launches that a lane stores (no GPU needed).
 
-That each answer is that of a new engine is tested in tests/kernels/test_periodogram_graphs.py.
+tests/kernels/test_periodogram_graphs.py tests that their answers are those of a new engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a search gives back: access, tables, files, pictures."""
+"""Results of a search: access, tables, files, pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made light curves: the same on every machine, and shaped as said."""
+"""Simulated light curves: the same on every machine, with the stated distributions."""
 
 from __future__ import annotations
 

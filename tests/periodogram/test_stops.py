@@ -166,7 +166,7 @@ def no_file_above(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "fits", "ecsv"])
 def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) -> None:
-    """The table cannot be written anywhere: it goes to the standard output, and the one of before stays."""
+    """The table cannot be written anywhere: it goes to the standard output, and an earlier table stays."""
     whole, out = tmp_path / "whole.csv", tmp_path / f"p.{suffix}"
     assert run("period", survey, *GRID, "-q", "-o", whole).exit_code == 0
     assert run("period", survey, *GRID, "-q", "-o", out).exit_code == 0
@@ -176,7 +176,7 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
     assert result.exit_code == 2
     assert f"cannot write {out}: " in result.stderr.replace("\n", "")
     assert "survey.csv" not in result.stderr
-    assert "60 objects that were done are on the standard output" in " ".join(result.stderr.split())
+    assert "60 objects that were done are on standard output" in " ".join(result.stderr.split())
     assert list(io.StringIO(result.stdout)) == list(io.StringIO(whole.read_text()))
     assert out.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"survey.csv", "whole.csv", out.name})

@@ -114,7 +114,7 @@ def test_times_that_carry_a_unit_keep_it(tmp_path: Path) -> None:
     expected = skysieve.lombscargle(made.t, made.y, fmin=0.2, fmax=5, nf=4000, device="cpu").period
     for unit, noted in (("d", False), ("s", False), ("h", True)):
         result = run("period", path, *GRID, "--time-unit", unit, "-o", out, "--overwrite")
-        assert ("--time-unit is for those that carry none" in result.stderr) == noted
+        assert ("--time-unit is not used" in result.stderr) == noted
         assert read(out)["period"][0] == pytest.approx(float(expected), rel=1e-9)
 
 

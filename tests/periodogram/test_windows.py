@@ -1,4 +1,4 @@
-"""Sums interpolated between coarse samples: how well the taps do it (NumPy alone; the kernels are tested elsewhere)."""
+"""The accuracy with which taps interpolate sums between coarse samples (NumPy alone; kernels are tested elsewhere)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def error(found, truth):
 @pytest.mark.parametrize("slope", [0.0, 2.0, 2.8])
 @pytest.mark.parametrize(("nside", "seed"), [(32, 11), slow(64, 12), slow(128, 13)])
 def test_the_default_is_more_accurate_than_healpys_three_iterations(nside, seed, slope):
-    """From 4 pixels on below healpy's error; at 10 and 65 pixels measured 0.03 to 0.4 of it (some seeds)."""
+    """Below healpy's error from a FWHM of 4 pixels on; measured at 10 and 65 pixels: 0.03 to 0.4 of it (some seeds)."""
     alm = random_alm(nside, slope, seed)
     maps = np.array(healpy.alm2map(list(alm), nside, lmax=3 * nside - 1))
     for width, most in ((4, 1.0), (10, 0.6), (65, 0.8)):
@@ -78,7 +78,7 @@ def test_narrow_beams(width, slope):
 
 
 def test_a_large_mean_is_multiplied_by_the_kernels_integral():
-    """A mean of 2.7e6 over an rms of 100: ring weights alone leave 0.1 to 4 rms at 2 and 3 pixels."""
+    """A mean of 2.7e6 and an rms of 100: ring weights alone have errors of 0.1 to 4 rms for beams of 2 and 3 pixels."""
     nside = 64
     m = 100 * np.random.default_rng(3).normal(size=12 * nside**2)
     for width in (2, 3, 8):

@@ -120,7 +120,7 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--threads", "0"], "--threads"),
         (["--tophat", "20deg"], "has an edge"),
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
-        (["--tophat", "20deg", "--fields", "I", "--pixwin"], "does not end"),
+        (["--tophat", "20deg", "--fields", "I", "--pixwin"], "not band-limited"),
         (["--fwhm", "10deg", "--nside-out", "24"], "power of two"),
         (["--fwhm", "10deg", "--iter", "1", "--quadrature", "ring"], "cannot be combined with iter"),
     ],
@@ -244,7 +244,7 @@ def test_the_output_may_be_the_input_and_compressed(tmp_path, sky):
         ("--bl", "", "expected a table of numbers"),
         ("--bl", "hello\n", "could not convert"),
         ("--profile", "1\n2\n", "expected two columns"),
-        ("--profile", "1 2\n2\n", "equally many in each line"),
+        ("--profile", "1 2\n2\n", "the same number of columns in each line"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, sky, option, text, message):

@@ -11,7 +11,7 @@ NSIDE, FWHM = 16, np.radians(12)
 
 @pytest.fixture
 def cold(monkeypatch):
-    """Nothing is compiled yet, as far as the engine knows."""
+    """Let the engine believe that nothing is compiled yet."""
     clear_cache()
     monkeypatch.setattr(direct.first_answers, "seconds", 0.0)
     monkeypatch.setattr(direct, "is_ready", lambda _: False)

@@ -1,4 +1,4 @@
-"""Parts of a file that ``skysieve smooth`` keeps: cards, other columns, other HDUs; and lines in HISTORY."""
+"""Parts of a file that ``skysieve smooth`` preserves (cards, other columns, other HDUs), and its lines in HISTORY."""
 
 from __future__ import annotations
 

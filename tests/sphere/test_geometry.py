@@ -64,7 +64,7 @@ def test_ring_weights_integrate_zonal_harmonics(grid, degree):
 
     t = grid.table("ring")
     integrals = [(t.weight * t.n * eval_legendre(k, np.cos(t.theta))).sum() for k in range(1, degree + 1)]
-    assert np.abs(integrals).max() < 1e-11  # measured 2e-13: what conjugate gradients leave
+    assert np.abs(integrals).max() < 1e-11  # measured 2e-13: the residual of conjugate gradients
 
 
 def test_ring_weights_stay_close_to_one():

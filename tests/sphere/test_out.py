@@ -37,7 +37,7 @@ def test_an_out_that_cannot_be_written_is_refused():
         read_only.flags.writeable = False
         for out, error, text in (
             ([0.0], TypeError, "out is a list"),
-            (np.empty((3, plan.npix)), ValueError, r"expected a contiguous one of shape \(2, 192\)"),
+            (np.empty((3, plan.npix)), ValueError, r"expected a contiguous array of shape \(2, 192\)"),
             (np.empty(x.shape, np.float32), ValueError, "dtype float32"),
             (np.empty(x.shape, order="F"), ValueError, "strides"),
             (read_only, ValueError, "read-only"),
@@ -59,5 +59,5 @@ def test_an_out_on_another_gpu_is_refused():
         }
         return SimpleNamespace(**kind, device=number)
 
-    with pytest.raises(ValueError, match="out is on 1, the maps on 0"):
+    with pytest.raises(ValueError, match="out is on 1, the maps are on 0"):
         check_out(on_gpu(1), on_gpu(0), (12,), np.dtype("f4"))

@@ -50,7 +50,7 @@ def test_bad_pixels_at_another_nside():
     assert masked.mask.sum() == pytest.approx(1000, abs=40)
     for options, message in (
         ({"method": "ring"}, "method='ring'"), ({"flux": "conserve"}, "flux='conserve'"), ({"memory": 1}, "nside_out"),
-        ({"kernel": TopHat(0.3)}, "does not end"), ({"nside_out": 0}, "nside_out=0"),
+        ({"kernel": TopHat(0.3)}, "is not band-limited"), ({"nside_out": 0}, "nside_out=0"),
     ):  # fmt: skip
         given = {"fwhm": 0.0 if "kernel" in options else 0.2, "nside_out": 16, **options}
         with pytest.raises(ValueError, match=message):

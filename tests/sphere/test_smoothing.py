@@ -73,7 +73,7 @@ def test_pixel_weights_integrate_harmonics(weights_file, monkeypatch):
 
     alm = healpy.map2alm(pixelweights.healpix_pixel_weights(NSIDE), lmax=3 * NSIDE, iter=0)
     alm[0] -= np.sqrt(4 * np.pi)
-    assert np.abs(alm).max() < 1e-8  # measured 2e-10: what conjugate gradients leave
+    assert np.abs(alm).max() < 1e-8  # measured 2e-10: the residual of conjugate gradients
     computed = pixelweights.healpix_pixel_weights(NSIDE)
     pixelweights.healpix_pixel_weights.cache_clear()
     monkeypatch.setenv("HEALPIX", str(weights_file))

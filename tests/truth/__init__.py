@@ -1,1 +1,1 @@
-"""Reference implementations: direct, slow and plain."""
+"""Reference implementations, with which tests compare the backends: direct sums, without any fast algorithm."""

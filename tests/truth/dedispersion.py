@@ -1,4 +1,7 @@
-"""The slow, obvious truth: loops and float64; imported by tests alone."""
+"""Reference implementation of de-dispersion and of the search in one series: loops, in integers or float64.
+
+Tests compare the backends with it; nothing else imports it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def sums(x: NDArray[Any], delays: NDArray[np.int32], downsamp: int = 1) -> NDArray[Any]:
-    """A triple loop: ``y[m][t] = sum_c x[c][t + n(c, m)]`` of samples binned by ``downsamp``, all channels valid.
+    """De-dispersed sums ``y[m][t] = sum_c x[c][t + delays[m][c]]`` of samples that are binned by ``downsamp``.
 
-    Integers of Python: they cannot overflow.
+    Only times at which all channels have samples are included.  Integers are summed as int64.
     """
     n = x.shape[1] // downsamp
     wide = x[:, : n * downsamp].astype(np.int64 if x.dtype.kind != "f" else np.float64)
@@ -31,7 +34,7 @@ def sums(x: NDArray[Any], delays: NDArray[np.int32], downsamp: int = 1) -> NDArr
 
 
 def quartile(values: NDArray[Any], part: float) -> float:
-    """Quantile of integers as if the samples of each value were spread evenly over +-1/2 of it."""
+    """Quantile of integers, as if the samples of a value were spread evenly from 1/2 below to 1/2 above it."""
     wanted = part * len(values)
     total = 0
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
@@ -57,12 +60,15 @@ def noise(values: NDArray[Any], kind: str) -> tuple[float, float]:
 
 
 def _mad(values: NDArray[Any]) -> float:
-    """Standard deviation of a normal distribution with the median absolute deviation from 0 of some values."""
+    """Standard deviation of the normal distribution with the same median absolute deviation from 0 as the values."""
     return float(np.median(np.abs(values))) / NormalDist().inv_cdf(0.75)
 
 
 def baseline(y: NDArray[Any], block: int, parts: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The level at each sample of a series, and where it drifts: the rules of the search, with SciPy's weights."""
+    """The level at each sample of a series, and whether it drifts there.
+
+    The rules are those of the search; the cubic fits are SciPy's Savitzky-Golay filter.
+    """
     edges = [b + k * block // parts for b in range(0, len(y), block) for k in range(parts)] + [10**9]
     edges = np.array([e for e in edges if e <= len(y)])
     means = np.array([y[a:b].mean() for a, b in pairwise(edges)])

@@ -1,4 +1,4 @@
-"""Slow, direct F-statistic maps in float64, each cell summed separately; for tests only."""
+"""Reference F-statistic maps for tests: each cell is summed by itself, in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def cell(bins: Bins, t0: int, tau: int, window: Window) -> tuple[float, float]:
-    """``(F, condition number)`` of one cell, NaN where the window holds fewer than two bins."""
+    """``(F, condition number)`` of one cell.
+
+    Both are NaN where the window holds fewer than two bins.  F is 2 where the condition number is above 1e4.
+    """
     width, half = bins.tatom, bins.tatom // 2
     reach = tau if window.kind in ("rect", "none") else int(np.floor(window.efold * tau + 0.5))
     i0 = (t0 - bins.t_start + half) // width
@@ -39,14 +42,14 @@ def cell(bins: Bins, t0: int, tau: int, window: Window) -> tuple[float, float]:
 
 
 def reaches_data(bins: Bins, t0: int, longest: int, window: Window) -> bool:
-    """Whether a window of length `longest` that starts before the data ends after their second bin."""
+    """Whether a window of length `longest` starts after the beginning of the data, or lasts to the end of two bins."""
     reach = longest if window.kind in ("rect", "none") else int(np.floor(window.efold * longest + 0.5))
     return t0 > bins.t_start or (t0 + reach - bins.t_start + bins.tatom // 2) // bins.tatom >= 2
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A map with its condition numbers and what follows from it."""
+    """A map of F and its condition numbers, with the statistics that follow from F."""
 
     F: NDArray[np.float64]
     condition: NDArray[np.float64]
@@ -73,7 +76,7 @@ class Truth:
 
 
 def transient_map(bins: Bins, grid: Grid, window: Window) -> Truth:
-    """Every cell of a grid; NaN at the start times before the data of which no window holds two bins of them."""
+    """F of every cell of a grid; NaN for start times so long before the data that no window holds two bins."""
     pairs = [
         [cell(bins, int(t0), int(tau), window) for tau in grid.taus]
         if reaches_data(bins, int(t0), int(grid.taus[-1]), window)

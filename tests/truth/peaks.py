@@ -1,6 +1,7 @@
-"""What refined peaks must be, for any engine: maxima of the exact periodogram, found by brute force in NumPy.
+"""Checks of refined peaks, for any engine: they must be the maxima of the exact periodogram.
 
-The judge knows columns and least squares alone, with phases reduced in long double.  Needs NumPy and SciPy.
+The exact periodogram comes from least squares with orthogonal columns, with phases reduced in long double; its maxima
+are found by brute force.  Needs NumPy and SciPy.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from .periodogram import usable
 POWER = 1e-9
 """Required agreement of powers."""
 PLACE = 2e-6
-"""Distance from the maximum in 1/(T harmonics), derived: a power that is short of its maximum by 1e-11 or less."""
+"""Largest distance from the maximum, in 1/(T harmonics); derived: the power there is within 1e-11 of the maximum."""
 CURVATURE = 1e-4
-"""Relative error of the second derivative, measured: the truth's differences err by 1e-6."""
+"""Largest relative error of the second derivative.  Measured; `Exact.curvature` itself is accurate to 1e-6."""
 AT_ONCE = 1 << 18
-"""Elements of the columns that are made at a time."""
+"""Number of elements of the columns that are computed at a time."""
 
 
 class Exact:
     """Standard power of one light curve, by orthogonal columns in float64, at any frequencies.
 
-    ``terms``: Fourier terms; ``band``: number of the band of each row, each with a constant of its own.
+    ``terms``: number of Fourier terms; ``band``: index of the band of each row.  Each band has its own constant.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Exact:
         angle = (2 * np.pi * (phase - np.rint(phase))).astype(float)
         waves = [self.root * wave(k * angle) for k in range(1, self.terms + 1) for wave in (np.cos, np.sin)]
         columns = np.stack(waves, -1)
-        for _ in range(2):  # the second time for what rounding left
+        for _ in range(2):  # twice, since rounding leaves a part the first time
             columns = columns - self.first @ (self.first.T @ columns)
         q, _ = np.linalg.qr(columns)
         return np.sum((self.y @ q) ** 2, axis=-1)
@@ -87,13 +88,15 @@ class Exact:
 
 
 def check_peaks(spec: Spec, source: Source, grids: Grids, output: Output) -> int:
-    """Every peak of ``output``, found with ``spec`` (of one band), against the truth; returns how many there were.
+    """Compare every peak of ``output``, found with ``spec`` (of one band), with the exact periodogram.
+
+    Returns the number of peaks.
 
     Raises
     ------
     AssertionError
-        Where a power is off by more than 1e-9, a peak is no maximum, lies outside of what it may reach, comes twice
-        or out of order, or is lower than a maximum that should have been found.
+        A power is wrong by more than 1e-9; or a peak is no maximum, lies outside the grid, occurs twice or out of
+        order, or is lower than a maximum that should have been found.
     """
     checked = 0
     t, y, dy, offsets = source.read(0, source.n_objects)
@@ -122,7 +125,7 @@ def check_peaks(spec: Spec, source: Source, grids: Grids, output: Output) -> int
         assert np.all((f >= ends[0]) & (f <= ends[1]))
         assert found < 2 or np.min(np.diff(np.sort(f))) > 0.01 * width, "the same maximum twice"
         for k in range(found):
-            if np.isnan(bend[k]):  # the end of what it may reach
+            if np.isnan(bend[k]):  # no maximum, but an end of the search interval
                 assert truth(f[k] + PLACE * width) > p[k] or truth(f[k] - PLACE * width) > p[k]
                 continue
             assert bend[k] < 0
@@ -135,7 +138,7 @@ def check_peaks(spec: Spec, source: Source, grids: Grids, output: Output) -> int
 
 
 def check_refined(truth, frequency, output, i, n_peaks=None):
-    """Peaks of object ``i`` are maxima of ``truth``: power to 1e-9, and derivatives.
+    """Check that the peaks of object ``i`` are maxima of ``truth``: powers to 1e-9, and derivatives.
 
     Returns the number of peaks checked.
     """
@@ -152,7 +155,7 @@ def check_refined(truth, frequency, output, i, n_peaks=None):
         low = max(frequency[0], frequency[j] - np.clip(below, LEAST * h, h))
         high = min(frequency[-1], frequency[j] + np.clip(above, LEAST * h, h))
         window = (low, high)
-        if len(truth.t) < 6 * truth.terms:  # several maxima in a window: the one that is climbed to
+        if len(truth.t) < 6 * truth.terms:  # there may be several maxima: take the one at the peak
             window = max(low, f - 0.02 * h), min(high, f + 0.02 * h)
         best, power = truth.highest(*window)
         assert abs(truth(f) - powers[r]) <= 1e-9, (i, r, truth(f), powers[r])
@@ -160,7 +163,7 @@ def check_refined(truth, frequency, output, i, n_peaks=None):
         curvature = output.peak_curvature[i, r]
         if not np.isnan(curvature):
             assert curvature < 0
-            rounding = 1e-4 if len(truth.t) >= 6 * truth.terms else 1e-3  # of five powers
+            rounding = 1e-4 if len(truth.t) >= 6 * truth.terms else 1e-3  # in the reference's five powers
             assert abs(curvature - truth.curvature(f)) <= rounding * abs(curvature), (i, r)
             slope = (truth(f + 1e-4 * h) - truth(f - 1e-4 * h)) / (2e-4 * h)
             assert abs(slope / curvature) * truth.span <= 1e-6, (i, r)

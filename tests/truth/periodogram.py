@@ -1,8 +1,8 @@
-"""The slow, obvious truth of the Lomb-Scargle periodogram, for tests and accuracy benchmarks alone.
+"""Reference implementation of the Lomb-Scargle periodogram, for tests and accuracy benchmarks only.
 
 Every sum is taken over every row at every frequency, in ``numpy.longdouble`` where the machine has
 more than float64 (x86: 64 bits of mantissa), with phases ``f t`` reduced modulo 1 in that precision.
-Nothing here is factorised, transformed, cached or chosen: what the formula says is what is done.
+The formulas are evaluated as they are written: no fast transforms, no caches, no choice of methods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LONG = np.longdouble
 TWO_PI = 2 * np.arctan2(LONG(0), LONG(-1))
 RANK_ONE = 100
-"""The two columns of the fit are one when det <= RANK_ONE * eps * (CC + SS)^2: rounding noise is all there is."""
+"""Where det <= RANK_ONE * eps * (CC + SS)^2, det is rounding noise: the columns of the fit are linearly dependent."""
 
 
 class ReferencePower(NamedTuple):
@@ -43,7 +43,7 @@ class ReferencePeaks:
 
 
 def regular(f0: float, df: float, index: ArrayLike) -> NDArray[Any]:
-    """``f0 + index * df`` in long double: the frequencies that a regular grid means, unrounded."""
+    """``f0 + index * df`` in long double: the frequencies of a regular grid before they are rounded to float64."""
     return LONG(f0) + LONG(df) * np.asarray(index).astype(LONG)
 
 
@@ -117,7 +117,7 @@ def _fit(
 
 
 def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: int, normalization: str) -> NDArray[Any]:
-    """From the reduction of chi-square (weights of sum 1) to one of the five normalisations."""
+    """Convert the reduction of chi-square (for weights of sum 1) to one of the five normalisations."""
     standard = raw / yy
     with np.errstate(divide="ignore", invalid="ignore"):
         if normalization == "standard":
@@ -142,9 +142,9 @@ def power_by_least_squares(
     fit_mean: bool = True,
     center_data: bool = True,
 ) -> NDArray[np.float64]:
-    """Standard power with no formula at all: chi-square of two fitted models, float64, ``numpy.linalg.lstsq``.
+    """Standard power from the chi-square of two models, fitted by ``numpy.linalg.lstsq`` in float64.
 
-    The check on :func:`power` itself; good to some 1e-10.
+    It uses none of the formulas of :func:`power`, which tests compare with it; accurate to some 1e-10.
     """
     times, values = np.asarray(t, np.float64), np.asarray(y, np.float64)
     times = times - times.min()
@@ -172,15 +172,16 @@ def peaks(
     exact: Callable[[NDArray[np.float64]], ArrayLike] | None = None,
     harmonics: int = 1,
 ) -> ReferencePeaks:
-    """The ``n_peaks`` highest maxima at least ``1/span`` apart, from the whole periodogram, by the rules of ``peaks``.
+    """The ``n_peaks`` highest maxima at least ``1/span`` apart, from the whole periodogram.
 
     ``power`` are standard powers.  A sample is a candidate when it is above the one before it and not below the one
-    after it (a missing or NaN neighbour is below everything).  Candidates are tried in falling order of power,
-    ties to the lower frequency; one nearer than ``1/span`` to a peak already taken is passed over.
-    ``exact`` gives the standard power at any frequencies: with it candidates are refined by looking over what lies
-    beside them.  Up to ``MOST_TRIES`` further ones, at any distance from one another, are refined as well, and
-    the highest of these replaces the lowest peak if it is the highest of all.  Without it samples are the peaks.
-    Missing peaks are index -1 and NaN.
+    after it (a missing or NaN neighbour is below everything).  Candidates are taken in falling order of power, and at
+    equal power in rising order of frequency.  A candidate nearer than ``1/span`` to a peak already taken is left out.
+
+    Without ``exact`` the peaks are these samples.  ``exact`` returns the standard power at any frequencies; with it,
+    `refine` finds the maximum beside each candidate.  Up to ``MOST_TRIES`` further candidates, at any distance from one
+    another, are then refined as well; the highest of these replaces the lowest peak if it is the highest of all.
+    Missing peaks have the index -1, and NaN elsewhere.
     """
     freq, height = np.asarray(frequency, np.float64), np.asarray(power, np.float64)
     n = height.size
@@ -219,10 +220,11 @@ def peaks(
 def refine(
     frequency: NDArray[np.float64], j: int, width: float, exact: Callable[[NDArray[np.float64]], ArrayLike]
 ) -> tuple[float, float]:
-    """Frequency and power of the highest maximum beside sample ``j``: 41 powers, and again between the neighbours of
-    the highest, until they lie 1e-9 of ``width`` apart.
+    """Frequency and power of the highest maximum beside sample ``j``.
 
-    The power is known to some 1e-15, so the frequency of a maximum is to some 1e-8 of ``width``.
+    Of 41 powers in an interval the highest is taken, and its two neighbours bound the next interval, until an interval
+    is not longer than 1e-9 of ``width``.  Since the power is accurate to some 1e-15, the frequency of a maximum is
+    accurate to some 1e-8 of ``width``.
     """
     x = float(frequency[j])
     below = x - float(frequency[j - 1]) if j > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The slow, obvious float64 truth: the pixel sum itself, one matrix of kernel values.  For tests and small maps."""
+"""Reference convolution on the sphere: the sum over pixels in float64, by a matrix of kernel values; for small maps."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def convolve_spin(
     for k in degrees:
         kernel += (2 * k + 1) / (4 * math.pi) * window[k] * eval_jacobi(k - 2, 0, 4, np.cos(alpha))
     kernel *= np.cos(alpha / 2) ** 4
-    # direction of the circle from q to p: at q it is p less its part along q, at p it is p (q . p) less q
+    # the direction of the great circle from q to p is p - (q . p) q at q, and (q . p) p - q at p
     at_pixel = np.arctan2(point[rows] @ east.T, point[rows] @ south.T)
     at_point = np.arctan2(-(east[rows] @ point.T), -(south[rows] @ point.T))
-    frames = np.cos(theta[rows])[:, None] * (phi - phi[rows][:, None])  # of pixels at one place, such as a pole
+    frames = np.cos(theta[rows])[:, None] * (phi - phi[rows][:, None])  # for pixels at one place, such as a pole
     turn = np.exp(2j * np.where(alpha > 1e-12, at_point - at_pixel, frames))
     found = (kernel * turn * weight) @ (maps[0] + 1j * maps[1])
     return np.stack([found.real, found.imag])

@@ -37,7 +37,7 @@ PACKETS = "Packets"
 def alerts(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="More files to read, like those of --avro.", show_default=False),
+        typer.Argument(metavar="FILE...", help="Further files to read after those of --avro.", show_default=False),
     ] = None,
     avro: Annotated[
         list[Path] | None,

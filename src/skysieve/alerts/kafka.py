@@ -313,10 +313,10 @@ class KafkaSource:
             why = f"{low - wanted} messages were deleted before they were read"
         else:  # the topic was created again: its offsets no longer tell which messages are in the store
             self._marks[part] = f"since {time.time():.3f}"
-            why = "the topic was made anew or lost its end"
+            why = "the topic was created again, or has lost its last messages"
         self._say(
-            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not the next, {wanted}: "
-            f"{why}; continuing at {low}"
+            f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not message {wanted}, the "
+            f"next to read: {why}; continuing at {low}"
         )
         at = low
         self._next[part] = at

@@ -22,14 +22,14 @@ METRICS = (
     Metric("sent", "Messages that the broker took, in this run."),
     Metric("send_errors", "Messages that the broker did not take, which are sent again, in this run."),
     Metric("broker_errors", "Errors of the broker or of the network, in this run."),
-    Metric("files_failed", "Files that cannot be read, or not to their end.", "gauge"),
-    Metric("waiting", "Packets that are read but not searched.", "gauge"),
+    Metric("files_failed", "Files that cannot be read, or only in part.", "gauge"),
+    Metric("waiting", "Packets that were read but not yet searched.", "gauge"),
     Metric("behind", "Messages at the broker that have not been read.", "gauge"),
     Metric("partitions", "Partitions of the topic that this process reads.", "gauge"),
     Metric("latency_seconds", "Longest time from arrival to commit of the packets of the last batch.", "gauge"),
     Metric("batch_seconds", "Duration of the last batch: search and commit.", "gauge"),
     Metric("last_commit_seconds", "Time of the last commit, in seconds since 1970.", "gauge"),
-    Metric("healthy", "1 while all is well, 0 otherwise; /health says why.", "gauge"),
+    Metric("healthy", "1 while the service works, 0 while it has a fault; /health names the fault.", "gauge"),
 )
 """All metrics, with the prefix `PREFIX`."""
 TOTALS = tuple(metric.name for metric in METRICS[:7])

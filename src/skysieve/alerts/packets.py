@@ -55,10 +55,10 @@ def _snappy(data: bytes) -> bytes:
         if byte < 128:
             break
     if size > 64 * len(packed):  # two bytes encode 64 at most
-        raise BadPacket(f"{size} bytes cannot be packed into {len(packed)}")
+        raise BadPacket(f"its {len(packed)} bytes cannot hold {size} uncompressed bytes")
     records: bytes = pyarrow.decompress(packed, size, "snappy", asbytes=True)
     if zlib.crc32(records).to_bytes(4, "big") != data[-4:]:
-        raise BadPacket("the checksum differs")
+        raise BadPacket("its checksum is wrong")
     return records
 
 

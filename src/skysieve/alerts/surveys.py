@@ -125,7 +125,9 @@ def survey_of(names: set[str]) -> Survey:
         if survey.recognises(names):
             return survey
     forms = "; ".join(f"{s.name} has {s.object[0]} and {next(iter(s.sources))}" for s in SURVEYS)
-    raise ValueError(f"the packet has the fields {', '.join(sorted(names))}: expected those of a survey ({forms})")
+    raise ValueError(
+        f"the packet has the fields {', '.join(sorted(names))}: expected the fields of a known survey ({forms})"
+    )
 
 
 def band_name(code: int) -> str:

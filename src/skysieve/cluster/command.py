@@ -43,7 +43,7 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     name, rest = launcher(cluster)
     output = options["output"]
     if output is None or output == STDIO:
-        raise ValueError("--cluster needs -o: results are stored as they come")
+        raise ValueError("--cluster needs -o: the results of each partition are stored beside the output")
     check_place(Path(output), options["resume"], options["overwrite"])
     if name == "local" and options.get("device") in ("auto", "cpu", None):
         start_ahead(command)  # it imports while this process divides the input

@@ -175,7 +175,9 @@ def _connected(client: str | Client | None, job: Job, stack: ExitStack) -> tuple
     if name == "serial":
         return None, None
     if name in ("slurm", "htcondor"):
-        raise ValueError(f"client={client!r}: jobs of {name} outlive this call; use skysieve.cluster.submit")
+        raise ValueError(
+            f"client={client!r}: {name} jobs continue after this call returns; use skysieve.cluster.submit"
+        )
     try:
         import distributed
     except ModuleNotFoundError as error:
@@ -385,7 +387,7 @@ def _reason(error: BaseException) -> str:
         raise error
     if isinstance(error, KilledWorker):
         return (
-            "its worker died each time, perhaps for want of memory: take fewer workers, smaller partitions, or give "
-            "--memory"
+            "its worker died each time, perhaps because memory ran out: use fewer workers or smaller partitions, or "
+            "give --memory"
         )
     return in_words(error)

@@ -262,7 +262,7 @@ def finish(folder: Path) -> Outcome:
     try:
         outcome, missing = held.outcome()
         reasons = held.failures(missing)
-        outcome.failed = {number: reasons.get(number, "its task ended before it") for number in missing}
+        outcome.failed = {number: reasons.get(number, "its task ended before it was computed") for number in missing}
         held.finish(outcome)
     finally:
         held.close()

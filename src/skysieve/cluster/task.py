@@ -43,7 +43,7 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
         if at not in _last:
             job = Job(**read_manifest(Path(folder))["job"])
             if job.key != key:
-                raise ValueError(f"{folder}: belongs to another job now")
+                raise ValueError(f"{folder}: the folder now holds another job")
             _last.clear()
             _last[at] = job, job.kind(job, resources)
         job, work = _last[at]

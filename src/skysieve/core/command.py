@@ -77,13 +77,19 @@ DeviceOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    option("--threads", help="CPU threads. The default is one for each core.", panel=COMPUTATION, metavar="N", min=1),
+    option(
+        "--threads",
+        help="Number of CPU threads. The default is one for each core.",
+        panel=COMPUTATION,
+        metavar="N",
+        min=1,
+    ),
 ]
 MemoryOption = Annotated[
     str | None,
     option(
         "--memory",
-        help="Limit of the working memory, such as 2GiB or 50%. The default is a share of what is free.",
+        help="Limit of the working memory, such as 2GiB or 50%. The default is a share of the free memory.",
         panel=COMPUTATION,
         metavar="SIZE",
     ),
@@ -130,8 +136,8 @@ FormatOption = Annotated[
     str | None,
     option(
         "--format",
-        help="Format of the output, such as csv or json. The default follows from the file's name, and is csv for '-' "
-        "where a command prints its table.",
+        help="Format of the output, such as csv or json. The default is the ending of the file's name, and csv for a "
+        "table on standard output ('-').",
         panel=OUTPUT,
         metavar="FORMAT",
     ),
@@ -164,8 +170,8 @@ DryRunOption = Annotated[
     bool,
     option(
         "--dry-run",
-        help="Print the predicted time and memory of the computation, and the bytes to move, without computing "
-        "anything.",
+        help="Print the predicted time and memory of the computation, and the size of its input and results, without "
+        "computing anything.",
         panel=COMPUTATION,
     ),
 ]
@@ -197,7 +203,7 @@ def show_prediction(facts: Mapping[str, Any], what: str) -> None:
     if facts["moved"]:
         typer.echo(f"{'moved':12}{format_bytes(facts['moved'])}")
     if facts["seconds"] is None:
-        typer.echo(f"{ADVICE} (there is no rate of {', '.join(facts['missing']) or 'this work'})")
+        typer.echo(f"{ADVICE} (no rate was measured for {', '.join(facts['missing']) or 'this work'})")
 
 
 def format_seconds(seconds: float) -> str:
@@ -575,6 +581,8 @@ def number_list(text: str, name: str, end: int, what: str = "numbers") -> list[i
         except ValueError:
             raise ValueError(f"{name} {text}: expected {what} such as 0,5:9") from None
         if not 0 <= low <= high < end:
-            raise ValueError(f"{name} {text}: expected {what} from 0 to {end - 1}, and ranges that rise")
+            raise ValueError(
+                f"{name} {text}: expected {what} from 0 to {end - 1}, and no range whose end is below its start"
+            )
         found += range(low, high + 1)
     return found

@@ -226,7 +226,7 @@ def parquet_rows(path: str | os.PathLike[str]) -> Iterator[Callable[..., None]]:
             while waiting:
                 waiting.popleft().result()
             if not writers:
-                raise ValueError(f"{path}: no rows were added, so that the table's columns are not known")
+                raise ValueError(f"{path}: no rows were added, so the columns of the table are not known")
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             for writer in writers:

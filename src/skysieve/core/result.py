@@ -67,5 +67,5 @@ def npz_arrays(path: str | os.PathLike[str]) -> dict[str, Any]:
         except DAMAGED as error:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # the disk failed
                 raise
-            raise ValueError(f"{os.fspath(path)}: damaged or cut short, or no .npz file") from error
+            raise ValueError(f"{os.fspath(path)}: damaged or cut short, or not a .npz file") from error
     raise ValueError(f"{os.fspath(path)}: expected a .npz file, not a single array (.npy)")

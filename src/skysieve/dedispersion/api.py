@@ -420,8 +420,8 @@ def _valid(
             elif ref < fb.freqs.min():
                 where = f"from the top of the band to ref_freq={ref_freq!r}"
             raise ValueError(
-                f"dms: the delay of DM {listed.max():g} {where} is {table.maxshift * table.downsamp} samples; "
-                f"the data have {fb.nsamp}"
+                f"dms: the delay of DM {listed.max():g} {where} is {table.maxshift * table.downsamp} samples, but "
+                f"the data have only {fb.nsamp}; expected lower DMs or longer data"
             )
     return counts
 

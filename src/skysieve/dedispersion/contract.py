@@ -40,7 +40,8 @@ class Summation:
 
 SUMMATIONS = {
     "auto": Summation(
-        "exact, unless `max_loss` allows tree or subband and that is cheaper", "none, unless `max_loss` allows it"
+        "exact sums, unless `max_loss` allows tree or subband and one of them is cheaper",
+        "none, unless `max_loss` allows it",
     ),
     "brute": Summation("the direct sum", "0.5 samples, by rounding"),
     "exact-subband": Summation(
@@ -99,9 +100,13 @@ class DetectorKind:
 
 
 DETECTORS = {
-    "boxcar": DetectorKind("windows of many widths; an event is the highest of its neighbours"),
+    "boxcar": DetectorKind(
+        "boxcar windows of many widths; an event is the window with the highest S/N among its neighbours"
+    ),
     "threshold": DetectorKind(
-        "every sample above the mean of its buffer by the threshold (Magro et al. 2011); no boxcars", True, "moments"
+        "every sample that exceeds the mean of its buffer by the threshold (Magro et al. 2011); no boxcars",
+        True,
+        "moments",
     ),
 }
 """Detectors: names of `Detector`."""
@@ -114,7 +119,7 @@ EXCESS_HELP = (
     f"separate candidate. The default is {EXCESS:g}."
 )
 DIP_HELP = (
-    "Two peaks of a window are two events if the S/N between them falls by more than this; inf never divides a window. "
+    "Fall of the S/N between two peaks of a window that makes them two events; inf never divides a window. "
     f"The default is {DIP:g}."
 )
 
@@ -212,7 +217,9 @@ class Detection:
 def check_events(count: int, what: Detection) -> None:
     """Stop a search that finds more events than memory holds: its threshold lies in the noise."""
     if count > what.most:
-        raise ValueError(f"threshold={what.threshold!r}: more than {what.most} events; raise it, or memory")
+        raise ValueError(
+            f"threshold={what.threshold!r}: more than {what.most} events; raise the threshold, or allow more memory"
+        )
 
 
 def sorted_events(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -425,7 +425,9 @@ class ConvolvePlan(Plan):
         if self._closed:
             raise ValueError("the plan is closed")
         if is_device_array(maps) and self.device.kind != "cuda":
-            raise TypeError(f"maps live on a GPU, the plan on {self.device}: expected host arrays, or device='cuda'")
+            raise TypeError(
+                f"maps are on a GPU, but the plan works on {self.device}: expected host arrays, or device='cuda'"
+            )
         if isinstance(maps, np.ma.MaskedArray):
             raise TypeError("maps are a masked array: expected plain arrays and a plan with mask=, or `smoothing`")
         given = as_array(maps)

@@ -115,13 +115,13 @@ def devices_of(device: Where, ask: Callable[[str | Device], tuple[Device, ...]])
 
 def check_out(out: Any, maps: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Raise an error if the result cannot be written into ``out``."""
-    expected = f"expected a contiguous one of shape {shape} and dtype {dtype}"
+    expected = f"expected a contiguous array of shape {shape} and dtype {dtype}"
     if type(out) is not (type(maps) if is_device_array(maps) else np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}, {expected}, where the maps are")
+        raise TypeError(f"out is a {type(out).__name__}, {expected} on the device of the maps")
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
         raise ValueError(f"out has shape {out.shape}, dtype {out.dtype} and strides {out.strides}: {expected}")
     if is_device_array(maps) and out.device != maps.device:
-        raise ValueError(f"out is on {out.device}, the maps on {maps.device}: {expected}, where the maps are")
+        raise ValueError(f"out is on {out.device}, the maps are on {maps.device}: {expected} on the device of the maps")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError(f"out is read-only: {expected}")
     if array_module(out).may_share_memory(out, maps):
@@ -137,7 +137,7 @@ def read_mask(mask: Any, table: RingTable, nest: bool) -> tuple[NDArray[np.bool_
         raise ValueError(f"mask has shape {m.shape} and dtype {m.dtype}: expected ({table.npix},), True or False")
     m = m.astype(bool)
     if not m.any():
-        raise ValueError("mask: leaves no pixel")
+        raise ValueError("mask: leaves no pixel; expected at least one that is True")
     if nest:
         m = reorder(m, to="ring")
     return m, np.logical_or.reduceat(m, table.start)

@@ -314,7 +314,7 @@ _replacements: dict[int, tuple[Any, Callable[..., Any]]] = {}
 def interpreted(kernel: Any) -> Callable[..., Any]:
     """Return the Python source of a function of `njit`, which runs without NumPy's warnings.
 
-    The functions that it calls run from their Python source too, or are replaced as `in_interpreter` says.
+    The function, and those that it calls, are replaced as `in_interpreter` says; the others run from their source.
     """
     return kernel if kernel.__class__ is not _Kernel else _quiet(kernel)
 
@@ -333,6 +333,8 @@ def _quiet(kernel: _Kernel) -> Callable[..., Any]:
 
 @functools.cache
 def _source(kernel: _Kernel) -> Callable[..., Any]:
+    if id(kernel) in _replacements:
+        return _replacements[id(kernel)][1]
     function = kernel.py_func
     around = dict(function.__globals__)
     source = FunctionType(function.__code__, around, function.__name__, function.__defaults__, function.__closure__)

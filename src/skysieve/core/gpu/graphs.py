@@ -1,4 +1,4 @@
-"""Recorded launches: work that a lane is given again and again is recorded once, and then started by one call."""
+"""Recorded launches (CUDA graphs): work that a lane repeats is recorded once, and then started by one call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Recording", "Recordings"]
 
 @dataclass
 class Recording:
-    """Work that a lane has been given before; subclasses add what is needed to use its buffers again.
+    """Work that a lane has been given before; subclasses add the data that are needed to reuse its buffers.
 
     Attributes
     ----------
@@ -31,12 +31,12 @@ R = TypeVar("R", bound=Recording)
 
 
 class Recordings(Generic[R]):
-    """The recordings of several lanes, each found by a key: what must be equal for the same work to serve.
+    """The recordings of several lanes, each found by a key; work with an equal key can use the recording.
 
     Parameters
     ----------
     most : int
-        Recordings of one lane; the oldest make room for others.
+        Largest number of recordings of one lane; the oldest are dropped to make room for others.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,12 +44,12 @@ class Recordings(Generic[R]):
         self._known: dict[Lane, dict[Hashable, R]] = {}
 
     def find(self, lane: Lane, key: Hashable) -> R | None:
-        """Return the lane's recording of `key`; None where there is none, or a buffer has moved since."""
+        """Return the lane's recording of `key`; None if there is none, or if a buffer has moved since."""
         found = self._known.get(lane, {}).get(key)
         return found if found is not None and found.generation == lane.generation else None
 
     def make_room(self, lane: Lane, most: int | None = None) -> list[R]:
-        """Drop recordings until another one makes at most `most` of the lane; return those that stay.
+        """Drop recordings so that, with another one, the lane has at most `most`; return the remaining ones.
 
         Recordings whose buffers have moved go first, then the oldest.
         """

@@ -1,4 +1,5 @@
-// Instructions that C++ has no names for, each with a plain form for GPUs without them and for the host.
+// Functions for instructions that C++ has no names for, each with a plain form for GPUs without them and for
+// the host.
 #pragma once
 
 #if defined(__CUDA_ARCH__)
@@ -70,7 +71,7 @@ __device__ __forceinline__ unsigned min_pair(unsigned a, unsigned b) {
 
 // ---------------------------------------------------------------- caches
 
-// Ask for the line at an address in the first-level cache; no register waits for it.
+// Prefetches the line at an address into the first-level cache; no register waits for it.
 __device__ __forceinline__ void prefetch(const void* at) {
 #if PTX_ARCH
   asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
@@ -109,9 +110,9 @@ __device__ __forceinline__ void write_past(double* at, double v, double w) {
 #endif
 }
 
-// ---------------------------------------------------------------- copies from global to shared memory, ahead of their use
+// ---------------------------------------------------------------- asynchronous copies from global to shared memory
 //
-// From sm_80 on a copy runs beside what follows, until `wait_copies`; before, it is done at once.
+// From sm_80 on a copy is asynchronous until `wait_copies`; on older GPUs it is done at once.
 
 // 16 bytes, through the first-level cache.
 template <class V>
@@ -165,13 +166,13 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
-// ---------------------------------------------------------------- copies by the copy engine, and barriers that they complete
+// ---------------------------------------------------------------- copies by the copy engine, and their barriers
 
 #if HAS_COPY_ENGINE
 __device__ __forceinline__ void barrier_init(unsigned at, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(count) : "memory");
 }
-// Arrive, and let the barrier wait for so many bytes too.
+// Arrive at the barrier, which then also waits for this number of bytes.
 __device__ __forceinline__ void barrier_expect(unsigned at, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes) : "memory");
 }
@@ -190,7 +191,7 @@ __device__ __forceinline__ void copy_bulk(unsigned shared, const void* global, u
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// Let the copy engine see what threads have written to shared memory.
+// Make the writes of the threads to shared memory visible to the copy engine.
 __device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 

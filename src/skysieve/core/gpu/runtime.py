@@ -28,13 +28,13 @@ _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PLAIN = frozenset((bool, int, float, complex))
 _CODES = {np.int32: "i", np.int64: "q", np.float32: "f", np.float64: "d"}
-"""Types of scalars that are stored without a copy of their bytes, which takes three times as long."""
+"""Types of scalars that are stored directly; a copy of their bytes takes three times as long."""
 _SLOTS, _SLOT = 32, 4096
-"""Most arguments of a kernel, and bytes of one: CUDA allows as many bytes for all of them together."""
+"""Largest number of arguments of a kernel, and of bytes of one.  CUDA allows as many bytes for all of them together."""
 
 
 class _Arguments(threading.local):
-    """A thread's memory for the arguments of a launch, and for their addresses; the driver copies them at once."""
+    """A thread's memory for the arguments of a launch and their addresses; the driver copies them during the launch."""
 
     def __init__(self) -> None:
         self.room = bytearray(_SLOTS * _SLOT)
@@ -46,7 +46,7 @@ class _Arguments(threading.local):
         self._scalars = {kind: memory.cast(code) for kind, code in _CODES.items()}  # type: ignore[call-overload]
 
     def put(self, args: Sequence[Any]) -> int:
-        """Store arguments as `Module.launch` takes them; return the address of their addresses."""
+        """Store the arguments of `Module.launch`; return the address of the array of their addresses."""
         if len(args) == 1 and type(args[0]) is np.void:  # a struct, as most kernels take
             data = args[0].tobytes()
             self.room[: len(data)] = data
@@ -136,7 +136,7 @@ class CudaRuntime:
     Parameters
     ----------
     device : Device
-        Of kind ``"cuda"``, from `skysieve.core.device.resolve`.
+        A device of kind ``"cuda"``, from `skysieve.core.device.resolve`.
     """
 
     def __init__(self, device: Device) -> None:
@@ -155,7 +155,7 @@ class CudaRuntime:
         Raises
         ------
         KernelError
-            The source is missing or does not compile; the message contains the compiler's.
+            The source is missing or does not compile; the message contains the compiler's output.
         DeviceUnavailable
             The compiler (NVRTC) cannot be loaded.
         """
@@ -166,7 +166,7 @@ class CudaRuntime:
         return self._modules[key]
 
     def compile_ahead(self, wanted: Iterable[Sequence[Any]]) -> None:
-        """See `Runtime.compile_ahead`; further threads compile, and `module` raises their errors."""
+        """See `Runtime.compile_ahead`.  Other threads compile; `module` raises their errors."""
         new = {_key(*each): each for each in wanted}
         new = {key: each for key, each in new.items() if key not in self._modules and key not in self._coming}
         if new:
@@ -218,7 +218,7 @@ class CudaModule:
         except RuntimeError as error:
             if any(library in str(error) for library in ("libnvrtc", "nvrtc64")):
                 raise _no_compiler(error) from error
-            raise KernelError(f"{name} cannot be made ready on {device}: {error}") from error
+            raise KernelError(f"{name} cannot be loaded on {device}: {error}") from error
 
     def launch(
         self,
@@ -232,7 +232,7 @@ class CudaModule:
         """See `Module.launch`."""
         if not check_launch(kernel, grid, block, args):
             return
-        if self._cupy.cuda.runtime.getDevice() == self._index:  # a context takes as long as a launch
+        if self._cupy.cuda.runtime.getDevice() == self._index:  # entering a device's context takes as long as a launch
             self._start(kernel, grid, block, args, shared_mem, stream)
             return
         with self._cupy.cuda.Device(self._index):
@@ -252,10 +252,10 @@ class CudaModule:
         self._launch_kernel(known[0], x, y, z, u, v, w, shared_mem, queue, _arguments.put(args), 0)
 
     def _ready(self, kernel: str, shared_mem: int) -> tuple[int, int]:
-        """A kernel's address, and the dynamic shared memory that it may have: at least ``shared_mem``."""
+        """Return a kernel's address and its limit of dynamic shared memory, which is at least ``shared_mem``."""
         function = self._kernel(kernel)
         if shared_mem > self._dynamic.get(kernel, 0):
-            # CuPy shares a loaded kernel between modules with the same text: never lower another one's limit
+            # CuPy shares a loaded kernel between modules with the same text: never lower the other's limit
             function.max_dynamic_shared_size_bytes = max(shared_mem, function.max_dynamic_shared_size_bytes)
             self._dynamic[kernel] = shared_mem
         found = self._pointers[kernel] = function.kernel.ptr, self._dynamic.get(kernel, 0)

@@ -1,4 +1,4 @@
-"""How many GPUs help with data in the host's memory: all that they read and write, the host copies to pinned memory."""
+"""The number of GPUs worth using for data in host memory, which the host must copy to and from pinned memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["Sharing", "copy_rate", "sharing"]
 LINK = 25e9
 """Bytes a second that cross the bus of one GPU: PCI Express 4.0 with 16 lanes, from pinned memory."""
 GAIN = 1.1
-"""Ratio of times from which more GPUs are used: below it, the threads that feed them cost as much."""
+"""Ratio of times from which more GPUs are used.  A smaller gain does not pay for the threads that feed them."""
 MEASURED = 2**28
 """Bytes that are copied to measure the rate: more than caches hold."""
 USUAL = 1e10
-"""Bytes a second where the rate cannot be measured."""
+"""Bytes a second that are assumed if the rate cannot be measured."""
 IDLE = 0.6
-"""Part of their time that the threads must have had a core: otherwise others were busy, and nothing is stored."""
+"""Fraction of the time in which the copying threads must have had a core.  Otherwise the host was busy, and the rate is
+not stored."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Sharing:
     gpus : int
         Number of GPUs that are used.
     limit : str
-        What the time is spent with: "host copies" or "GPUs".
+        The part that limits the speed: "host copies" or "GPUs".
     """
 
     gpus: int
@@ -43,8 +44,10 @@ class Sharing:
 
 
 def copy_rate() -> float:
-    """Return the bytes a second that this host copies with all its threads; measured once while it is idle, and
-    stored."""
+    """Return the rate at which this host copies with all its threads, in bytes a second.
+
+    It is measured once, while the host is idle, and stored.
+    """
     name = f"host copies {processor()} {usable_cores()} cores"
     return figures(name, _measured, {"bytes a second": USUAL})["bytes a second"]
 
@@ -67,8 +70,8 @@ def _measured() -> dict[str, float] | None:
 def sharing(gpus: int, seconds: float, nbytes: float, rate: float) -> Sharing:
     """Return how many GPUs to use.
 
-    Copies and work on the GPUs overlap: the slower of them is the time.  Of equal times, up to `GAIN`, that with the
-    fewest GPUs is chosen.
+    Copies and work on the GPUs overlap, so that the slower of the two determines the time.  The smallest number of GPUs
+    is chosen whose time is at most `GAIN` times that of all GPUs.
 
     Parameters
     ----------
@@ -77,7 +80,7 @@ def sharing(gpus: int, seconds: float, nbytes: float, rate: float) -> Sharing:
     seconds : float
         Time of all the work on one GPU.
     nbytes : float
-        Bytes that the host copies: of what the GPUs read, and of their answers.
+        Bytes that the host copies: the input of the GPUs, and their answers.
     rate : float
         Bytes a second that the host copies, see `copy_rate`.
 

@@ -11,8 +11,8 @@ A kernel file begins with comment lines that the loader and the tests read::
 ``archs`` lists the compute capabilities for which the tests compile the file; it runs on newer ones too.  Each
 ``build`` names a set of defines; a launcher asks for a build by its name, so that the tested code is the code that
 runs.  A ``budget`` limits one kernel of one build: registers per thread, bytes of static shared memory, bytes of spill
-stores (0 by default), on every architecture or on the given one.  All cores optimise the functions of a file, each on
-its own, unless ``split`` says no: in few files the kernels are slower then, or use more memory of the thread.
+stores (0 by default), on every architecture or on the given one.  All cores optimise the functions of a file, each
+function by itself, unless ``split`` is ``no``: it makes the kernels of a few files slower, or use more local memory.
 
 Only project headers can be included (``#include "x.cuh"``, a path below the domain's ``cuda`` folder or below
 ``core/gpu``): NVRTC comes without CUDA's own headers.
@@ -34,7 +34,7 @@ __all__ = ["COMPILE_OPTIONS", "Budget", "KernelSource", "load_source"]
 COMPILE_OPTIONS = ("-std=c++17",)
 """Options of every compilation, also in tests that compile without a GPU."""
 SPLIT_OPTIONS = (*COMPILE_OPTIONS, "--split-compile=0")
-"""Those of files that all cores compile; NVRTC of CUDA 12.0 and later has them."""
+"""Options for files that all cores compile; they need NVRTC of CUDA 12.0 or later."""
 
 _HEADER = re.compile(r"^//\s*(archs|build|budget|split):\s*(.*)$")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|(<[^>]*>)).*$')
@@ -73,7 +73,7 @@ class KernelSource:
         Defines of each build by its name; ``{"default": {}}`` if the file names no build.
     budgets : tuple of Budget
     options : tuple of str
-        Of the compiler.
+        Options of the compiler.
     """
 
     package: str
@@ -137,7 +137,9 @@ def load_source(package: str, name: str) -> KernelSource:
     kernels = tuple(_KERNEL.findall(text))
     for budget in budgets:
         if budget.kernel not in kernels or budget.build not in (builds or {"default": {}}):
-            raise KernelError(f"{name}: the budget of {budget.build} {budget.kernel} is for nothing in the file")
+            raise KernelError(
+                f"{name}: the budget names {budget.build} {budget.kernel}, which the file does not define"
+            )
     return KernelSource(package, name, text, kernels, archs, builds or {"default": {}}, tuple(budgets), options)
 
 
@@ -173,7 +175,7 @@ def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
 
 def _split(words: list[str], name: str) -> tuple[str, ...]:
     if words != ["no"]:
-        raise KernelError(f"{name}: split: {' '.join(words)}: expected no, or no such line")
+        raise KernelError(f"{name}: split: {' '.join(words)}: expected 'no', or no line with split")
     return COMPILE_OPTIONS
 
 

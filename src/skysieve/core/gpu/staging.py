@@ -45,7 +45,7 @@ logger = logging.getLogger("skysieve")
 
 ALIGN = 256
 GROWTH = 1.125
-"""Size of a lane's new buffer over the size that is needed: slightly larger needs do not move it."""
+"""Ratio of the size of a lane's new buffer to the size that is needed, so that a slightly larger array still fits."""
 _PIECE = 4 << 20
 """Bytes that a thread copies at a time; with less, threads wait for the interpreter (two H100s, 16 threads: 13 GB/s
 with 1 MiB, over 17 GB/s with 4 MiB)."""
@@ -58,7 +58,7 @@ _PAGE = 4096
 """Page-locked memory begins and ends at a page, so that two pieces never share one."""
 _PORTABLE = 1  # cudaHostRegisterPortable
 _IDLE = 2
-"""Results whose memory waits for the next ones: a caller holds one while the next is computed."""
+"""Number of idle pieces of memory that wait for later results: a caller holds one result while the next is computed."""
 _RESULTS = 1 / 4
 """Largest share of the free host memory that results may page-lock."""
 
@@ -71,7 +71,7 @@ class Copier:
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
-        """Begin to copy each ``source`` into its ``destination`` (1-D, equal lengths); return what to wait for.
+        """Begin to copy each ``source`` into its ``destination`` (1-D, equal lengths); return the futures.
 
         Small copies are complete when this returns.
         """
@@ -88,11 +88,10 @@ class Copier:
         return work
 
     def behind(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> list[Future[None]]:
-        """Copy the first source, and let other threads copy the others while the caller works; return what to wait for
-        when they have begun.
+        """Copy the first source, and let other threads copy the others; return their futures when they have begun.
 
-        A thread begins when it gets the interpreter, which the caller leaves to it while it copies itself.  Without
-        other threads, nothing is copied, and the list is empty.
+        The other threads go on while the caller works.  A thread begins when it gets the interpreter's lock, which the
+        caller releases while it copies.  Without other threads, nothing is copied, and the list is empty.
         """
         if self.threads == 1:
             return []
@@ -109,7 +108,7 @@ class Copier:
         return work
 
     def beside(self, work: Callable[[], object]) -> list[Future[Any]]:
-        """Let another thread do ``work``; return what to wait for, which is nothing where there is no other thread."""
+        """Let another thread do ``work``, and return its future in a list; without other threads, do nothing."""
         return [] if self.threads == 1 else [self._threaded().submit(work)]
 
     def _threaded(self) -> ThreadPoolExecutor:
@@ -117,7 +116,7 @@ class Copier:
         return self._pool
 
     def copy(self, pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> None:
-        """Copy, and wait for all copies even after an error: the arrays may be used again then."""
+        """Copy, and wait for all copies, even after an error, so that the arrays may be used again."""
         work = self.start(pairs)
         try:
             for future in work:
@@ -139,7 +138,7 @@ class Lane(ABC):
     generation : int
         Changes whenever a buffer moves; recorded work of an earlier generation is useless.
     moves : int
-        Counts the buffers that have moved, but for those whose addresses are asked for each time (``followed``).
+        Number of buffers that have moved, except those whose address is requested before each use (``followed``).
     recording : bool
         Whether work is being recorded instead of run.
     """
@@ -174,9 +173,10 @@ class Lane(ABC):
         return self._grow(name, nbytes, zero)[:nbytes].view(dtype)[: int(size)]
 
     def place(self, name: str, size: int, dtype: Any, zero: bool = False, followed: bool = False) -> Place:
-        """As `array`, but return only what a kernel needs of it, which takes a tenth of the time on a GPU.
+        """As `array`, but return a `Place`, all that a kernel needs, which takes a tenth of the time on a GPU.
 
-        It is valid until the buffer grows or is freed.  ``followed``: nobody uses the address another time.
+        The place is valid until the buffer grows or is freed.  With ``followed`` the caller requests it before each
+        use, so that `moves` need not count this buffer.
         """
         kind, itemsize, most, start = self._places.get(name, _NOWHERE)
         if kind is not dtype or size > most:
@@ -223,9 +223,9 @@ class Lane(ABC):
     def pinned_arrays(
         self, name: str, wanted: dict[str, tuple[int, Any]]
     ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Place]]:
-        """Return page-locked host arrays of sizes and dtypes that lie in one buffer `name`, and where each begins.
+        """Return page-locked host arrays of given sizes and dtypes in one buffer `name`, and the `Place` of each.
 
-        To ask for one buffer takes a fifth of the time of asking for one for each array.
+        One buffer takes a fifth of the time that a buffer for each array would take.
         """
         total, starts = 0, []
         for size, dtype in wanted.values():
@@ -269,7 +269,7 @@ class Lane(ABC):
     def to_device(self, target: Any, source: np.ndarray[Any, Any]) -> None:
         """Start to copy `source` into the device array (or, on a GPU, the `Place`) `target`.
 
-        Return when a pageable `source` may be changed.
+        The call returns when a pageable `source` may be changed.
         """
 
     @abstractmethod
@@ -282,7 +282,7 @@ class Lane(ABC):
 
     @abstractmethod
     def clear(self, target: Any) -> None:
-        """Start to set the bytes of a contiguous device array to 0; ``fill`` would compile a kernel of CuPy's first."""
+        """Start to set the bytes of a contiguous device array to 0; CuPy's ``fill`` would compile a kernel first."""
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -334,7 +334,9 @@ def _claim(kinds: dict[str, np.dtype[Any]], name: str, size: int, dtype: Any) ->
     kind = np.dtype(dtype)
     first = kinds.setdefault(name, kind)
     if kind is not first and kind != first:
-        raise KernelError(f"the buffer {name!r} of a lane is used as {first} and as {kind}: it needs two names")
+        raise KernelError(
+            f"the buffer {name!r} of a lane is requested with the types {first} and {kind}; use two names"
+        )
     return max(1, int(size)) * int(kind.itemsize)
 
 
@@ -424,7 +426,7 @@ class CudaLane(Lane):
             self.stream.wait_event(event)
 
     def after_caller(self) -> None:
-        if self.xp.cuda.runtime.getDevice() != self._index:  # a context takes as long as a launch
+        if self.xp.cuda.runtime.getDevice() != self._index:  # entering a device's context takes as long as a launch
             with self.xp.cuda.Device(self._index):
                 self.after_caller()
             return
@@ -442,7 +444,7 @@ class CudaLane(Lane):
                 whole = True
             finally:
                 self.recording = False
-                if not whole:  # the error of the work counts, not that of its incomplete recording
+                if not whole:  # raise the error of the work, not that of its incomplete recording
                     with suppress(RuntimeError):
                         self.stream.end_capture()
             graph = self.stream.end_capture()
@@ -510,18 +512,18 @@ def _unlock(runtime: Runtime, start: int, process: int) -> None:
 class ResultMemory:
     """Page-locked memory for results: a GPU copies into it at the full rate of its bus.
 
-    To page-lock memory takes longer than to copy into it.  So the memory of a result that the user no longer holds
-    serves the next one.  Small arrays, and those for which page-locked memory would exceed `_RESULTS` of the free
-    memory, are in usual memory.
+    Page-locking memory takes longer than copying into it.  The memory of a result that the user no longer holds is
+    therefore used again for the next one.  Small arrays are in pageable memory, and so are those with which page-locked
+    memory would exceed `_RESULTS` of the free memory.
 
     Parameters
     ----------
     runtime : Runtime
-        On the host, all memory is usual memory.
+        On the host, all results are in pageable memory.
     most : int, optional
-        Page-locked results at a time, of those that are about as large as the one before; the others are in usual
-        memory.  This is for engines that copy into usual memory faster than memory is page-locked; several threads
-        touch the pages first.  By default all results are page-locked.
+        Largest number of page-locked results at a time.  Only results about as large as the one before are page-locked;
+        the others are in pageable memory.  This is for engines that copy into pageable memory faster than memory is
+        page-locked.  Several threads touch the pages first.  By default all results are page-locked.
     largest : int, optional
         Bytes of the largest result in page-locked memory.
     """
@@ -534,7 +536,7 @@ class ResultMemory:
         self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-        """Return a new array with undefined values; its memory comes back when the array and its views are gone."""
+        """Return a new array with undefined values; its memory is used again when the array and its views are gone."""
         kind = np.dtype(dtype)
         nbytes = math.prod(shape) * kind.itemsize
         memory = self._memory(nbytes) if self._runtime.xp is not np and nbytes >= _SHORT else None
@@ -546,7 +548,7 @@ class ResultMemory:
         return found
 
     def _memory(self, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Return page-locked memory of at least `nbytes` bytes: idle or new; None for usual memory."""
+        """Return idle or new page-locked memory of at least `nbytes` bytes; None if pageable memory is to be used."""
         last, self._last = self._last, nbytes
         for start, held in list(self._idle.items()):
             if nbytes <= held.nbytes <= 2 * nbytes and self._idle.pop(start, None) is not None:
@@ -579,7 +581,10 @@ class ResultMemory:
 
 
 class _Owner:
-    """The owner of an array's memory: arrays and views refer to it, and no NumPy array stands in its place."""
+    """The owner of an array's memory, to which arrays and their views refer.
+
+    It is not a NumPy array, because views would then refer to that array's own base.
+    """
 
     def __init__(self, memory: np.ndarray[Any, Any]) -> None:
         self._memory = memory
@@ -592,9 +597,9 @@ def make_lane(runtime: Runtime) -> Lane:
 
 
 def make_current(runtime: Runtime, instead_of: Collection[int] = ()) -> None:
-    """Make the runtime's device this thread's current one; with `instead_of`, only if it is one of these now.
+    """Make the runtime's device the current one of this thread; with `instead_of`, only if one of these is current.
 
-    A context of another device returns to the current one at its end, which fails if that device is lost.
+    The context of another device restores the current device at its end, which fails if that device is lost.
     """
     if runtime.xp is np or (instead_of and runtime.xp.cuda.runtime.getDevice() not in instead_of):
         return

@@ -1,4 +1,4 @@
-"""Arguments of kernels: structs by value, which are NumPy dtypes with C's layout, their values, and plain ints."""
+"""Arguments of kernels: structs passed by value (NumPy dtypes with C's layout) and plain ints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS = frozenset({int, float, bool})
 
 @dataclass(slots=True)
 class Place:
-    """Where an array of the device is: what a kernel needs of it.  A view takes CuPy ten times as long to make."""
+    """The address and size of a device array, which a kernel needs.  CuPy takes ten times as long to make a view."""
 
     pointer: int
     size: int
@@ -106,7 +106,7 @@ def _filled(kind: np.dtype[Any], values: dict[str, Any]) -> bytearray:
 
 
 class Prepared:
-    """A struct that is filled once, and of which some fields are changed for each launch.
+    """A struct that is filled once; some of its fields are changed for each launch.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Prepared:
     Attributes
     ----------
     value : numpy.void
-        The struct, whose bytes `change` changes.
+        The struct; `change` modifies it in place.
     """
 
     __slots__ = ("_bytes", "_fields", "value")
@@ -136,14 +136,14 @@ class Prepared:
 
 @cache
 def _fields(kind: np.dtype[Any]) -> dict[str, tuple[Callable[..., None], int]]:
-    """What writes each field of a struct that is a number or an address, and where."""
+    """For each field that is a number or an address: the function that writes it, and its offset."""
     assert kind.fields is not None
     plain = {name: (field[0], field[1]) for name, field in kind.fields.items() if field[0] in _CODES}
     return {name: (Struct(f"={_CODES[field]}").pack_into, start) for name, (field, start) in plain.items()}
 
 
 def _packed(value: Any) -> Any:
-    """A value of a field as `Struct` takes it."""
+    """Convert the value of a field to the form that `Struct` packs."""
     if isinstance(value, np.void):
         return value.tobytes()
     return value.item() if isinstance(value, np.generic) else address(value)
@@ -151,7 +151,7 @@ def _packed(value: Any) -> Any:
 
 @cache
 def _packer(kind: np.dtype[Any]) -> tuple[frozenset[str], Callable[[dict[str, Any]], Iterable[Any]], Struct]:
-    """The names of the fields of a struct, what puts their values in order, and what packs them at C's offsets."""
+    """Names of a struct's fields, a function that puts their values in order, and the `Struct` with C's offsets."""
     assert kind.names is not None
     assert kind.fields is not None
     names, code, end = kind.names, "=", 0

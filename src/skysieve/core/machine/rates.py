@@ -148,7 +148,7 @@ def fit(works: Sequence[Mapping[str, float]], seconds: Iterable[float]) -> dict[
     pairs = [(work, took) for work, took in zip(works, seconds, strict=True) if _usable(work, took)]
     names = sorted({name for work, _ in pairs for name in work})
     for name in sorted({name for work in works for name in work} - {*names}):
-        logger.warning("there is no rate of %s: its counts or times are not finite numbers", name)
+        logger.warning("no rate can be computed for %s: its counts or times are not finite numbers", name)
     if not pairs:
         return {}
     took = np.array([took for _, took in pairs])

@@ -81,9 +81,7 @@ CLEANING: dict[StepName, Step] = {
         "bad channels are left out; they are found by autocorrelation, slow or intermittent changes, and sigma"
     ),
     "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
-    "impulses": Step(
-        "pulses that are stronger without dispersion than with any, including radar, are replaced by noise"
-    ),
+    "impulses": Step("pulses that are stronger at DM 0 than at any other DM, such as radar, are replaced by noise"),
 }
 """Steps of the cleaning, in the order in which they are done."""
 
@@ -182,15 +180,15 @@ def cleaning_steps(clean: Clean) -> tuple[StepName, ...]:
 
 
 CLEAN_HELP = (
-    "What to remove first: all, none, or a list of: "
+    "What to remove before the search: all, none, or a list of: "
     + "; ".join(f"{name} ({step.help})" for name, step in CLEANING.items())
     + f". The default is all: {','.join(cleaning_steps(None))}."
 )
 """Help of the option ``--clean``."""
 VETO_HELP = (
-    "Whether to look at each candidate again and to leave out those that are interference: as strong without "
-    "dispersion, narrow, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with "
-    "--clean none."
+    "Check each candidate again, and leave out those that look like interference: as strong at DM 0, in a narrow part "
+    "of the band, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with --clean "
+    "none."
 )
 """Help of the option ``--veto``."""
 

@@ -242,7 +242,7 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
         nonlocal at
         size = struct.calcsize(f"<{count}{form}")
         if count < 0 or at + size > len(body):
-            raise BadFile(f"{path}: is not an rfifind mask, or is cut off: no room for {what}")
+            raise BadFile(f"{path}: is not an rfifind mask, or is cut off: it is too short for {what}")
         at += size
         return struct.unpack_from(f"<{count}{form}", body, at - size)
 
@@ -317,11 +317,12 @@ def _fitted(
     """The cells of an rfifind mask within the data; warns if the mask and the data differ in length."""
     nchan, nint = cells.shape
     if fb.nchan != nchan:
-        raise BadFile(f"{path}: made for {nchan} channels, the data have {fb.nchan}")
+        raise BadFile(f"{path}: the mask has {nchan} channels, the data have {fb.nchan}")
     wanted = -(-fb.nsamp // points)
     if abs(wanted - nint) > 1:
         warnings.warn(
-            f"{path}: {nint} intervals of {points} samples, the data have {fb.nsamp}: is it the mask of this file?",
+            f"{path}: the mask has {nint} intervals of {points} samples, the data have {fb.nsamp} samples: is it the "
+            "mask of this file?",
             stacklevel=3,
         )
     return cells[:, :wanted]
@@ -330,7 +331,7 @@ def _fitted(
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
     found = np.array(numbers, np.int64)
     if found.size and not (found.min() >= 0 and found.max() < count):
-        raise BadFile(f"{path}: is not an rfifind mask: number {found.max()} of {count}")
+        raise BadFile(f"{path}: is not an rfifind mask: number {found.max()}, expected 0 to {count - 1}")
     return found
 
 

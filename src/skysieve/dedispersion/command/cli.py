@@ -225,7 +225,7 @@ def dedisperse(
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
             if len(set(made.dms.tolist())) < made.ndm:
-                raise ValueError("the plan has a DM in two stages, whose files would have one name")
+                raise ValueError("the plan has the same DM in two stages, and their files would have the same name")
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
             output.parent.mkdir(parents=True, exist_ok=True)
             for dm in made.dms:
@@ -272,8 +272,8 @@ def search(
     clean: CleanOption = None,
     save_mask: Annotated[
         Path | None,
-        option("--save-mask", help="Mask of what was removed, as PRESTO's rfifind writes it (.mask).", panel=OUTPUT,
-               metavar="FILE"),
+        option("--save-mask", help="File for the mask of the removed samples, in the format of PRESTO's rfifind "
+                                   "(.mask). By default no file is written.", panel=OUTPUT, metavar="FILE"),
     ] = None,
     requantise: Requantise = False,
     searching: Searching,
@@ -284,9 +284,9 @@ def search(
         Path | None,
         option(
             "-o", "--output",
-            help="Candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); '-' is "
-            "standard output. With --each a table with a column of files; or, if the name has no ending, a folder for "
-            "a table of each.",
+            help="File for the candidates: .csv, .ecsv, .json, .parquet, .singlepulse (PRESTO) or .cand (Heimdall); "
+            "'-' is standard output. With --each the table has a column of file names; a name without an ending is a "
+            "folder, for a table of each file. By default no file is written.",
             panel=OUTPUT, metavar="OUT",
         ),
     ] = None,
@@ -294,8 +294,8 @@ def search(
     plot: PlotFile = None,
     cutouts: Annotated[
         Path | None,
-        option("--cutouts", help="Folder for pictures and HDF5 files of the loudest candidates.",
-                                 panel=OUTPUT, metavar="DIR"),
+        option("--cutouts", help="Folder for pictures and HDF5 files of the loudest candidates. By default none are "
+                                 "written.", panel=OUTPUT, metavar="DIR"),
     ] = None,
     most: Annotated[
         int, option("--most", help="Number of candidates for --cutouts. The default is 10.",
@@ -369,7 +369,10 @@ def search(
                     "--save-mask: expected files that are searched as one, not --each, a folder or a pattern"
                 )
             if STDIO in files or plan_file == STDIO:
-                raise ValueError("'-' (standard input) is read once: expected names of files when each is searched")
+                raise ValueError(
+                    "'-': standard input can be read only once; expected names of files with --each, a folder or a "
+                    "pattern"
+                )
             listed = filterbanks(files)
             folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
             chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
@@ -403,7 +406,8 @@ def search(
             raise ValueError(f"{error}{hint}") from None
         if save_mask is not None and not can_clean(fb.observation):
             raise ValueError(
-                f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned"
+                f"--save-mask: data of fewer than {LEAST_CHANNELS} channels, and de-dispersed data, are not cleaned, "
+                "so there is no mask to save"
             )
         load_numba()
         if dry_run:
@@ -459,7 +463,7 @@ def predict(fb: Filterbank, made: DMPlan, computation: Computation, filtered: bo
         unknown = missing("dedispersion", plan.device, facts["work"])
     what = f"{fb.nsamp:,} samples of {fb.nchan} channels, {facts['dms']:,} DMs"
     show_prediction(
-        {**facts, "missing": unknown}, what + (" (masks and filters are not predicted)" if filtered else "")
+        {**facts, "missing": unknown}, what + (" (without the time of masks and filters)" if filtered else "")
     )
 
 
@@ -496,7 +500,9 @@ def check_cutouts(folder: Path | None, overwrite: bool) -> None:
 @grouped
 def fake(
     output: FilOutput,
-    dm: Annotated[float, option("--dm", help="DM of the pulses. The default is 75.", panel=PULSE, metavar="DM")] = 75.0,
+    dm: Annotated[
+        float, option("--dm", help="DM of the pulses in pc/cm^3. The default is 75.", panel=PULSE, metavar="DM")
+    ] = 75.0,
     period: Annotated[
         float | None, option("--period", help="Seconds between pulses. The default is 1.", panel=PULSE, metavar="S")
     ] = None,
@@ -509,7 +515,7 @@ def fake(
     ] = 1e-2,
     snr: Annotated[
         float | None,
-        option("--snr", help="S/N of a pulse. The default is a height of 0.25 sigma in each channel.", panel=PULSE,
+        option("--snr", help="S/N of a pulse. By default its height is 0.25 sigma in each channel.", panel=PULSE,
                metavar="X"),
     ] = None,
     scatter: Scatter = 0.0,
@@ -573,7 +579,8 @@ def inject(
     output: FilOutput,
     files: MaybeFiles = None,
     *,
-    dm: Annotated[float | None, option("--dm", help="DM of a single pulse.", panel=PULSE, metavar="DM")] = None,
+    dm: Annotated[float | None, option("--dm", help="DM of a single pulse in pc/cm^3.", panel=PULSE,
+                                               metavar="DM")] = None,
     time: Annotated[
         float | None,
         option("--time", help="Time in seconds at which the pulse arrives at the top of the band.",
@@ -590,7 +597,8 @@ def inject(
     truth: Annotated[
         Path | None,
         option(
-            "--truth", help="Table of the pulses of --grid: .csv or .ecsv. The default is the --output, with .csv.",
+            "--truth", help="Table of the pulses of --grid: .csv or .ecsv. The default is the name of --output with "
+                             "the ending .csv.",
             panel=OUTPUT, metavar="FILE",
         ),
     ] = None,
@@ -599,7 +607,7 @@ def inject(
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
-    """Add pulses of known S/N to files, or to noise: one, or those of a grid with a table of them.
+    """Add pulses of known S/N to files, or to noise: a single pulse, or the pulses of a grid, which a table lists.
 
     Examples:
 
@@ -679,8 +687,8 @@ def completeness(
         float,
         option(
             "--noise-hours",
-            help="Least hours of data for the rate of false candidates. Noise without pulses is added after the last "
-            "pulse; with '--pulses 0' there are no pulses. The default is 0.",
+            help="Measure the rate of false candidates in at least this many hours of data: noise without pulses is "
+            "added after the last pulse; with '--pulses 0' there are no pulses. The default is 0.",
             panel=PULSE, metavar="H", min=0.0,
         ),
     ] = 0.0,
@@ -748,7 +756,7 @@ def completeness(
                     made = dms.plan(fb)
                     grid = injected.pulse_grid(usual_dms(float(made.dms[0]), float(made.dms[-1])))
                     if grid.time is not None:
-                        raise ValueError("--grid: the campaign chooses the times; 'time' is for 'inject' only")
+                        raise ValueError("--grid: 'completeness' chooses the times itself; only 'inject' takes 'time'")
                     if share or hours or not count:
                         parts.append(campaign(
                             fb if group else made_noise, made, n=share, snr=grid.snr, dm=grid.dm, width=grid.width,
@@ -798,7 +806,7 @@ def plot(
         list[Path],
         typer.Argument(
             metavar="FILE...|DIR",
-            help="The data; or the folder of a stream whose missing pictures are to be drawn.",
+            help="The data; or the output folder of 'dedisp stream', to draw the pictures that it lacks.",
             show_default=False,
         ),
     ],
@@ -814,7 +822,7 @@ def plot(
             metavar="FILE",
         ),
     ] = None,
-    dm: Annotated[float | None, option("--dm", help="DM of the pulse.", panel=PULSE, metavar="DM")] = None,
+    dm: Annotated[float | None, option("--dm", help="DM of the pulse in pc/cm^3.", panel=PULSE, metavar="DM")] = None,
     time: Annotated[
         float | None,
         option(
@@ -831,13 +839,16 @@ def plot(
         "nan"
     ),
     hdf5: Annotated[
-        Path | None, option("--hdf5", help="HDF5 file of the cut-out to write, for FETCH.", panel=OUTPUT, metavar="H5")
+        Path | None,
+        option(
+            "--hdf5", help="HDF5 file of the cut-out to write, for the classifier FETCH.", panel=OUTPUT, metavar="H5"
+        ),
     ] = None,
     memory: MemoryOption = None,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw one pulse: profile, dynamic spectra, bow tie; or all pulses that a stream has not drawn.
+    """Draw one pulse: profile, dynamic spectra, bow tie; or all candidates of a stream that have no picture yet.
 
     Examples:
 
@@ -852,7 +863,7 @@ def plot(
             given = (output, dm, time, width, hdf5, memory) != (None,) * 6
             if given or not isnan(snr) or cleaning.given() or data != DataOptions():
                 raise ValueError(
-                    f"{files[0]} is the folder of a stream, whose table has the candidates: expected no other options"
+                    f"{files[0]} is a folder, and the pulses are listed in its table: expected no other options"
                 )
             draw_missing(files[0], messages)
             return

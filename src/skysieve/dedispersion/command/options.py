@@ -204,23 +204,33 @@ class Cleaning:
     zero_dm: Annotated[
         bool,
         option(
-            "--zero-dm", "--zerodm", help="Subtract the mean over the channels from each sample (zero-DM filter).",
-            panel=DATA,
+            "--zero-dm", "--zerodm", help="Subtract the mean over the channels from each sample (zero-DM filter). "
+            "Off by default.", panel=DATA,
         ),
     ] = False  # fmt: skip
     z_dot: Annotated[
         bool,
         option(
             "--z-dot", "--zdot", help="Subtract from each channel its projection on the mean over the channels (z-dot "
-            "filter), instead of --zero-dm.", panel=DATA,
+            "filter), instead of --zero-dm. Off by default.", panel=DATA,
         ),
     ] = False  # fmt: skip
     mask: Annotated[
-        Path | None, option("--mask", help="Mask that PRESTO's rfifind wrote (.mask).", panel=DATA, metavar="FILE")
+        Path | None,
+        option(
+            "--mask",
+            help="Mask that PRESTO's rfifind wrote (.mask). By default no mask is read.",
+            panel=DATA,
+            metavar="FILE",
+        ),
     ] = None
     rfi: Annotated[
         bool,
-        option("--rfi", help="Mask interference by mean, standard deviation and spectral kurtosis.", panel=DATA),
+        option(
+            "--rfi",
+            help="Mask interference by mean, standard deviation and spectral kurtosis. Off by default.",
+            panel=DATA,
+        ),
     ] = False
     ignore: IgnoreOption = None
 
@@ -288,13 +298,21 @@ class Cleaning:
 class DmOptions:
     """Which DMs."""
 
-    dm_max: Annotated[float | None, option("--dm-max", "--hidm", help="Highest DM.", panel=DMS, metavar="DM")] = None
+    dm_max: Annotated[
+        float | None, option("--dm-max", "--hidm", help="Highest DM in pc/cm^3.", panel=DMS, metavar="DM")
+    ] = None
     dm_min: Annotated[
-        float, option("--dm-min", "--lodm", help="Lowest DM. The default is 0.", panel=DMS, metavar="DM")
+        float, option("--dm-min", "--lodm", help="Lowest DM in pc/cm^3. The default is 0.", panel=DMS, metavar="DM")
     ] = 0.0
     dm_step: Annotated[
         float | None,
-        option("--dm-step", "--dmstep", help="Equal spacing of the DMs, instead of a rule.", panel=DMS, metavar="DM"),
+        option(
+            "--dm-step",
+            "--dmstep",
+            help="Equal spacing of the DMs in pc/cm^3, instead of a rule.",
+            panel=DMS,
+            metavar="DM",
+        ),
     ] = None
     num_dms: Annotated[
         int | None,
@@ -320,7 +338,13 @@ class DmOptions:
         ),
     ] = 0.1  # fmt: skip
     tol: Annotated[
-        float, option("--tol", help="Tolerance of --rule tolerance. The default is 1.25.", panel=DMS, metavar="X")
+        float,
+        option(
+            "--tol",
+            help="Factor by which the smearing grows from DM to DM with --rule tolerance. The default is 1.25.",
+            panel=DMS,
+            metavar="X",
+        ),
     ] = 1.25
     width: Annotated[
         float,
@@ -329,13 +353,17 @@ class DmOptions:
     nsub: Annotated[
         int,
         option(
-            "--nsub", help="Subbands of the two-stage method. The default is 0, for none.", panel=DMS, metavar="N",
-            min=0,
+            "--nsub", help="Number of subbands of the two-stage method. The default is 0, for none.", panel=DMS,
+            metavar="N", min=0,
         ),
     ] = 0  # fmt: skip
     scattering: Annotated[
         bool,
-        option("--scattering", help="Limit DMs and binning by the scattering of Bhat et al. (2004).", panel=DMS),
+        option(
+            "--scattering",
+            help="Limit DMs and binning by the scattering of Bhat et al. (2004). Off by default.",
+            panel=DMS,
+        ),
     ] = False
     downsamp: Annotated[
         int | None,
@@ -446,7 +474,7 @@ class DmOptions:
             values = [round(self.dm_min + i * (self.dm_step or 0.0), 9) for i in range(self.num_dms)]
             return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
         if self.dm_max is None:
-            raise ValueError("give the highest DM: --dm-max, --num-dms with --dm-step, --stages or --plan")
+            raise ValueError("no highest DM is given; expected --dm-max, --num-dms with --dm-step, --stages or --plan")
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
@@ -465,7 +493,8 @@ MethodOption = Annotated[
     ),
 ]
 DetectorOption = Annotated[
-    DetectorName, option("--detector", help=f"Detector: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH)
+    DetectorName,
+    option("--detector", help=f"How pulses are detected: {listed(DETECTORS)}. The default is boxcar.", panel=SEARCH),
 ]
 
 
@@ -488,7 +517,7 @@ class Searching:
         int | None,
         option(
             "--buffer",
-            help="Samples in a buffer of --detector threshold. The default is a noise block.",
+            help="Length of a buffer of --detector threshold in samples. The default is the length of a noise block.",
             panel=SEARCH,
             metavar="N",
         ),
@@ -523,8 +552,8 @@ class Injected:
             help="Pulses: NAME=VALUES with ';' between names. Of values with commas between them every combination is "
             "injected; LOW:HIGH is a range to draw from. Names: snr, dm, width (FWHM, s), scatter (s at mid band), "
             "index (spectral), band (LOW:HIGH, parts from 0, the bottom, to 1, the top), time (s; 'inject' only). "
-            "Names that are not given: snr=7,8,9,10;dm=10% to 90% of those searched;width=0.001:0.01;scatter=0;index=0;"
-            "band=0:1.",
+            "Defaults of names that are not given: snr=7,8,9,10;dm=10% to 90% of those searched;width=0.001:0.01;"
+            "scatter=0;index=0;band=0:1.",
             panel=PULSE, metavar="GRID",
         ),
     ] = None  # fmt: skip
@@ -613,7 +642,12 @@ PlanFile = Annotated[
     ),
 ]  # fmt: skip
 Requantise = Annotated[
-    bool, option("--requantise", help="Make 8-bit samples with equal noise in every channel first.", panel=DATA)
+    bool,
+    option(
+        "--requantise",
+        help="First convert the samples to 8 bits, with equal noise in every channel. Off by default.",
+        panel=DATA,
+    ),
 ]
 SeriesOption = Annotated[
     SeriesName, option("--format", help=f"Format of the series: {listed(SERIES_FORMATS)}. The default is dat.",

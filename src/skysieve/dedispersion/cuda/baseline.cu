@@ -6,8 +6,8 @@
 //   subtracted from the samples in place.
 //   Layout: a block of threads for a block of samples of a series; a thread for a mean; a warp for a piece of the line.
 //
-// Cost: per sample 4 bytes read; where the level drifts 8 bytes more.  Per block some 10 instructions for a mean, and 200 for
-//   a mean of a block that drifts.
+// Cost: per sample 4 bytes read; where the level drifts 8 bytes more.  Per block some 10 instructions for a mean, and
+//   200 for a mean of a block that drifts.
 // Limit: memory.
 //
 // archs: 75 80 86 89 90 100 120
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) baseline(SUM* sums, const 
   for (int i = tid; i < differences; i += THREADS) q[i] = q[i] > most_of ? most_of : q[i];
   __syncthreads();
   const double sigma = __ddiv_rn(__ddiv_rn(strided_sum(q, differences), (double)differences), DIFFERENCE);
-  // That of the groups
+  // The scatter of the groups
   for (int g = tid; g < groups; g += THREADS) {
     double total = 0;
     for (int i = 0; i < group; i++) total = __dadd_rn(total, m[low + g * group + i]);

@@ -13,5 +13,6 @@ typedef unsigned long long u64;
 #define BLOCK_WORDS 72  // of the plan, for 16 words of the input
 #define MOST_WORDS 16   // words of a channel that 8 DMs can touch: two each
 
-// Rows are skewed by one word more each, up to 3: so that equal words of neighbouring channels lie in different banks.
+// Each row is skewed by one word more than the row before, up to 3, so that equal words of neighbouring channels
+// lie in different banks.
 __host__ __device__ inline int skew_of(int channel) { return 4 * (channel & 3); }

@@ -25,14 +25,14 @@ struct Job {
   int low, high;      // windows are centred on these samples
   int segment, look;  // samples of a piece, and how far a peak is compared
   int widths, widest, room;
-  int shorter, dense;  // widths that are looked at one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
+  int shorter, dense;  // widths that are examined one by one; whether they are 1, 2, 3, 4, 5, 6, 8, 10
   int kept;            // whether a block of samples is kept in shared memory
-  int subs;            // pieces of a block at most, its edge among them, where a first look chose; 0: all are looked at
+  int subs;            // most pieces of a block, with its edge, of which a first pass lists some; 0: all are examined
   int smaller, pairs,
       region;  // of glance.cu: windows below two stretches, room for pairs of those, bytes before samples
   int parts;   // of a block, from which baseline.cu takes its level; 0: the level is that of the noise
   float threshold;
-  float dip;  // fall of the S/N between two peaks of a window that makes them two events
+  float dip;  // fall of the S/N between two peaks of a window from which on they are two events
 };
 
 __device__ __forceinline__ int valid_of(const Job& j, const int* valid, int row) { return min(valid[row], j.columns); }
@@ -53,8 +53,8 @@ __device__ __forceinline__ int scan(int mine, int* part) {
 }
 
 #ifndef REAL
-// Quartiles of n integers into out[3]: as `quartiles` in cpu/detect.py, operation for operation.  `keep`, where given, is room
-// in shared memory for the samples.
+// Quartiles of n integers into out[3]: as `quartiles` in cpu/detect.py, operation for operation.  `keep`, where given,
+// is room in shared memory for the samples.
 __device__ void quartiles(const SUM* y, SUM* keep, int n, int* counts, int* part, double* out) {
   __shared__ i64 ends[2];
   __shared__ int found[3], before[3];

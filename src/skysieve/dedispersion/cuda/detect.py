@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROOM = 1 << 16
-"""Events for which there is memory at first."""
+"""Number of events for which memory is allocated at first."""
 BUILDS = {"u": "u32", "i": "i32", "f": "f32"}
 """Builds of the kernels, by the kind of the sums."""
 NOISE_BYTES = 4 * (8192 + 512)
@@ -30,8 +30,8 @@ DENSE = (1, 2, 3, 4, 5, 6, 8, 10)
 MOST_KEPT = 160 * 1024
 """Most bytes of shared memory for the samples of a block."""
 GLANCE = {"block": 32_736, "widest": 1024, "widths": 64, "least": 4 * (8192 + 512), "counts": 4 * (4096 + 8)}
-"""Limits of the kernel ``glance``: samples of a block, widest window, number of widths; and its bytes of shared memory,
-at least and for counts."""
+"""Limits of the kernel ``glance``: samples of a block, widest window, number of widths; and bytes of its shared memory:
+the least, and those for counts."""
 LONG = 20_000
 """Unsigned samples of a block from which the kernel ``glance`` uses 512 threads."""
 PIECES = 16
@@ -57,7 +57,7 @@ JOB = np.dtype(
 
 @dataclass(frozen=True)
 class Search:
-    """What the launches of a search share: the struct ``Job``, and arrays on the device.
+    """The arguments that all launches of a search share: the struct ``Job``, and arrays on the device.
 
     Attributes
     ----------
@@ -160,8 +160,8 @@ class Detector:
     def _columns(self, lane: Lane, valid: NDArray[np.int64]) -> Any:
         """The columns of every series on the device.
 
-        They are copied only if they are others than at the last search: a copy waits for those of samples on all
-        streams.
+        They are copied only if they differ from those of the last search, because a copy waits for the copies of
+        samples on all streams.
         """
         held = lane.array("valid", len(valid), np.int32)
         content = address(held), valid.tobytes()
@@ -260,7 +260,7 @@ def event_kernels(dtype: np.dtype[Any]) -> list[tuple[str, ...]]:
 
 
 def glance_room(what: Detection) -> tuple[int, int]:
-    """Of the kernel ``glance``: pairs of stretches for which there is memory, and bytes before the samples."""
+    """Number of pairs of stretches for which the kernel ``glance`` has memory, and bytes before the samples."""
     pairs = -(-(what.block // 32 + what.widths[-1] // 32 + 4) // 4) * 4
     return pairs, -(-max(GLANCE["counts"], 24 * pairs) // 16) * 16
 
@@ -271,7 +271,7 @@ def glance_bytes(what: Detection) -> int:
 
 
 def sums_reached(scales: NDArray[np.float32], threshold: float) -> NDArray[np.int32]:
-    """By width, the smallest window sum whose S/N, computed in float32, reaches the threshold."""
+    """For each width, the smallest window sum whose S/N, computed in float32, reaches the threshold."""
     wanted, most = np.float32(threshold), 2**31 - 1
     found = []
     for scale in scales:

@@ -1,16 +1,16 @@
 // Sums along the delays of many DMs without tensor cores.
 //
 // packed: bytes, for GPUs without sparse integer tensor cores.
-//   Layout: a block sums 32 DMs x 512 samples.  Rows are staged as pairs of samples of 16 bits, once from even and once from
-//   odd samples on, so that every delay is an aligned word.
-//   Cost: a warp adds 8 DMs x 256 samples of a channel by 32 loads and 32 additions of two samples; sums are widened every
-//   257 channels.
+//   Layout: a block sums 32 DMs x 512 samples.  Rows are staged as pairs of samples of 16 bits, once from even and once
+//   from odd samples on, so that every delay is an aligned word.
+//   Cost: a warp adds 8 DMs x 256 samples of a channel by 32 loads and 32 additions of two samples; sums are widened
+//   every 257 channels.
 //   Limit: shared memory (2 bytes for a sample that is added), then instructions.
 // direct: bytes with any delays, also those that differ so much that no row fits shared memory.
 //   Layout: a thread sums 4 DMs of a sample.
 //   Limit: the caches.
-// floats: float32, added in the order that contract.py states: pairs, pairs of pairs, ... of 16 channels, then these sums
-//   one by one.
+// floats: float32, added in the order that contract.py states: pairs, pairs of pairs, ... of 16 channels, then these
+//   sums one by one.
 //
 // archs: 75 80 86 89 90 100 120
 // build: default

@@ -52,7 +52,7 @@ class Engine:
     runtimes : sequence of Runtime, optional
         Where the kernels run, instead of ``devices``.
     search : bool
-        Whether it will search: then the kernels that find events are compiled at the same time as the others.
+        Whether `search` will be called.  If so, the kernels that find events are compiled together with the others.
 
     Raises
     ------
@@ -187,7 +187,7 @@ class Engine:
         self._each(lambda i: self.workers[i].loaded())
 
     def _look(self, start: int, stop: int) -> None:
-        """Let a source that asks for it look for dropped data in the samples that are loaded."""
+        """Let a source that has a method ``look`` search the loaded samples for dropped data."""
         look = getattr(self.source, "look", None)
         if look is not None:
             store = self.workers[0].store
@@ -198,7 +198,7 @@ class Engine:
     def _load_host(self, ranges: list[tuple[int, int]], at: int) -> None:
         """Copy ranges (first sample, count) to the GPUs from column ``at`` on; some are read while others are copied.
 
-        Two are read at a time if the source can be read in any order: the threads that read have no pause then.
+        If the source can be read in any order, two ranges are read at a time, so that the reading threads never pause.
         """
         ahead = 2 if getattr(self.source, "any_order", False) else 1
         if len(ranges) > 1 and self._ahead is None:
@@ -227,7 +227,7 @@ class Engine:
                     at += len(piece.data if isinstance(piece, Packed) else piece[0])
                 if ahead > 1:
                     ask()  # into the room of the range before the last, whose copy has ended
-        finally:  # the source and the memory belong to others again
+        finally:  # afterwards others may use the source and the memory
             wait([work for _, work in coming])
 
     def _submit(self, given: tuple[int, int], room: Room) -> Future[list[Any]]:

@@ -1,22 +1,26 @@
-// First pass over series of integers: the noise of every block, and the pieces that may contain a window above the threshold.
+// First pass over series of integers: the noise of every block, and the pieces that may contain a window above
+// the threshold.
 //
-// glance: a block of threads reads a block of samples of a series once and stores it in shared memory in 16 bits.
-//   The quartiles are exact, from counts of single values in a window of 8192 around the mean, as in search.cu; where values
-//   spread further, the method of search.cu is used.  Then integers alone: samples z, cut to 12 bits, are never larger than
-//   their values, so that a threshold lowered by what was cut, and by the rounding of the fixed-point samples, misses nothing.
-//   The largest sums of 1, 2 and 4 samples, two samples in a register, bound those of up to 10; the extremes of prefix sums
-//   of stretches of 16 or 32 bound longer windows.  Short windows that may reach the threshold are summed one by one.
-// edges: all windows across the edge between two blocks, by the exact rules.
+// glance: a block of threads reads a block of samples of a series once and stores it in shared memory in 16
+// bits.
+//   The quartiles are exact.  They come from counts of single values in a window of 8192 around the mean, as in
+//   search.cu; if the values spread further, the method of search.cu is used.  From then on the kernel works
+//   with integers.  Samples z are cut to 12 bits and therefore never exceed their values.  The threshold is
+//   lowered by what was cut, and by the rounding of the fixed-point samples, so that no event is missed.
+//   The largest sums of 1, 2 and 4 samples, two samples in a register, bound those of up to 10; the extremes of
+//   prefix sums of stretches of 16 or 32 bound longer windows.  Short windows that may reach the threshold are
+//   summed one by one.
+// edges: examines all windows across the edge between two blocks, by the exact rules.
 //
-// Pieces that may contain an event go on a list, which `detect` (search.cu) examines exactly: the events have the same bits
-// as without this pass.  Series without events need this file only.
+// Pieces that may contain an event go on a list, which `detect` (search.cu) examines exactly: the events have
+// the same bits as without this pass.  Series without events need this file only.
 //
 // Layout: a block of threads for a block of samples.
-// Cost: per sample 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory, of which 4 / 32
-//   count.
-// Limit: memory, and waits of warps between the steps (an H100, blocks of 12,000 samples, 5 blocks of threads on a
-//   multiprocessor: 2.3 ps per sample; the bytes alone need 1.3 ps).  Registers are spilled for the running baseline; with it a
-//   search of noise takes 2 to 3% longer (an H200).
+// Cost: per sample 4 bytes read once, 16 at a time; about 50 instructions, 12 / 32 accesses to shared memory,
+// of which 4 / 32 count values.
+// Limit: memory, and waits of warps between the steps (an H100, blocks of 12,000 samples, 5 blocks of threads
+// on a multiprocessor: 2.3 ps per sample; the bytes alone need 1.3 ps).  Registers are spilled for the running
+// baseline; with it a search of noise takes 2 to 3% longer (an H200).
 //
 // archs: 75 80 86 89 90 100 120
 // build: u32 -DSUM=u32 -DNOISE_THREADS=256 -DMINB=5
@@ -31,19 +35,19 @@
 #include "detect.cuh"
 #include "ptx.cuh"
 
-#define AHEAD 3  // quads of samples that a thread has on their way
+#define AHEAD 3  // quads of samples that a thread loads ahead
 #define CENTRE 32768
-#define WORDS (BINS / 2)              // a word counts a value in its low half and the one WORDS on in its high half
+#define WORDS (BINS / 2)              // a word counts value v in its low half and v + WORDS in its high half
 #define EACH (WORDS / NOISE_THREADS)  // words of a thread
 #define MOST_Z 4095                   // sixteen of them fit in 16 bits
 #define DENSE 8                       // short windows, which the header of Job names
 #define MOST_WIDTHS 64
 #define NEVER (1 << 29)
-#define LEFT (1u << 30)  // of the marks of a block, and below: pieces of it
+#define LEFT (1u << 30)  // bits of a block's marks; lower bits: its pieces
 #define RIGHT (1u << 31)
 #define EDGE_THREADS 128
 enum { LOOK = 0, ALL = 1, QUARTILES = 2 };
-#define RECHECKED 64  // windows shorter than this are looked at again, one by one
+#define RECHECKED 64  // windows shorter than this are summed one by one
 
 // The low halves of two words, or the high ones.
 __device__ __forceinline__ u32 join(u32 a, u32 b, bool high) {
@@ -52,11 +56,11 @@ __device__ __forceinline__ u32 join(u32 a, u32 b, bool high) {
 
 __device__ __forceinline__ u32 twice(u32 v) { return v | v << 16; }
 
-// A block of samples as it lies in shared memory, and what is known of it.
+// A block of samples in shared memory, and its properties.
 struct Samples {
   const u16* u;       // sums less `base`
   u32 least, most;    // of them
-  int shift, centre;  // z = (u - least) >> shift; where their prefix sums are level
+  int shift, centre;  // z = (u - least) >> shift; value at which prefix sums of z are level
   __device__ __forceinline__ u32 pair(u32 words) const {
     return (words - twice(least)) >> shift & twice(0xffffu >> shift);
   }
@@ -76,8 +80,8 @@ __device__ bool again(const Samples& s, int stretch, int n, int w, int wanted) {
   }
 }
 
-// levels[row][block][2]; `flagged` gets (row j.blocks + block) j.subs + piece, number[1] counts them; what may lie around
-// the edges of the block is noted in `marks`.
+// levels[row][block][2].  `flagged` gets (row j.blocks + block) j.subs + piece, and number[1] is their count.
+// Possible events around the edges of the block are noted in `marks`.
 extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const SUM* sums, const int* valid,
                                                                          double* levels, const int* widths,
                                                                          const int* reached, const double* needed,
@@ -87,10 +91,10 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
   __shared__ u32 least, most, mean, bits;
   __shared__ int found[3], before[3], held[3];
   __shared__ u32 shorts[DENSE];
-  __shared__ int2 longs[MOST_WIDTHS];  // how many pairs of stretches on a window ends, sum that is wanted of it
+  __shared__ int2 longs[MOST_WIDTHS];  // length of a window in pairs of stretches; sum that it must reach
   __shared__ double need[MOST_WIDTHS], out[3];
   __shared__ int wide[MOST_WIDTHS];
-  __shared__ int flat[3];  // shift, centre, what is to be done
+  __shared__ int flat[3];  // shift, centre, next step
   __shared__ int
       small[2];  // sums wanted of windows from DENSE on that end in the next stretch at most, or the one after
   int* const counts = reinterpret_cast<int*>(sm4);
@@ -98,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
   const int row = blockIdx.y, block = blockIdx.x, tid = threadIdx.x, lane = tid & 31;
   const int count = valid_of(j, valid, row), first = block * j.block, n = min(j.block, count - first);
   if (n <= 0) return;
-  const int inner = block ? j.widest / 2 : 0;  // windows centred on inner : outer are nobody else's
+  const int inner = block ? j.widest / 2 : 0;  // windows centred on inner : outer belong to this block alone
   const int outer = first + n == count ? n : j.block - (j.widest - j.widest / 2);
   const i64 here = (i64)row * j.blocks + block;
   const auto mark = [&](int s) {
@@ -115,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
     return;
   }
   const SUM* const y = sums + row * j.pitch + first;
-  // Samples less a base that leaves them positive, their extremes and mean.  They are read 4 at a time, which begin
-  // `pad` samples earlier and end later: there the first and the last sample stand again.
+  // Samples less a base that makes them positive, their extremes and mean.  They are read 4 at a time, from `pad`
+  // samples before the first one to a whole quad at the end; the first and the last sample are repeated there.
   const int pad = (int)((u64)y >> 2 & 3), length = n + pad, quads = (length + 3) / 4;
   const uint4* const y4 = reinterpret_cast<const uint4*>(y - pad);
   const int full = max(quads - 2, 0) / (AHEAD * NOISE_THREADS);  // rounds in which every thread has samples
@@ -181,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
     const u32 middle = min(max((u32)__fmul_rn((float)mean, 256.0f / (float)n), s.least), s.most);
     const int from =
         (int)(reach <= BINS ? s.least : min(max(middle, s.least + BINS / 2) - BINS / 2, s.most + 1 - BINS));
-    const auto add = [&](u32 v, int times) {  // what is below the window before it, what is above it behind
+    const auto add = [&](u32 v, int times) {  // values outside the window are counted before or behind it
       const int d = min(max((int)v - from, -1), BINS);
       const bool upper = d >= WORDS;
       atomicAdd(&counts[4 + d - (upper ? WORDS : 0)], upper ? 65536 * times : times);
@@ -194,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
       add(w.y & 0xffff, 1);
       add(w.y >> 16, 1);
     }
-    if (tid < 2) add(u[tid ? 4 * quads - 1 : 0], tid ? length - 4 * quads : -pad);  // those that stand again
+    if (tid < 2) add(u[tid ? 4 * quads - 1 : 0], tid ? length - 4 * quads : -pad);  // the repeated samples
     for (int i = 4 * quads + tid; i < 2 * STRETCH * (length / (2 * STRETCH) + 2); i += NOISE_THREADS)
       u[i] = (u16)middle;
     __syncthreads();
@@ -202,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
     const int4* const own = reinterpret_cast<const int4*>(counts + 4) + EACH / 4 * tid;
     u32 mine = 0, whole = 0;
 #pragma unroll
-    for (int k = 0; k < EACH / 4; k++) {  // begun elsewhere by neighbours: fewer of them in a bank
+    for (int k = 0; k < EACH / 4; k++) {  // neighbours begin at different places: fewer bank conflicts
       const int4 c = own[k + tid & EACH / 4 - 1];
       mine += (u32)(c.x + c.y + c.z + c.w);
     }
@@ -227,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
       held[q] = its;
     }
     __syncthreads();
-    if (tid < 32 || tid >= NOISE_THREADS - 32) {  // the last warp writes the noise, the first one finds what is wanted
+    if (tid < 32 || tid >= NOISE_THREADS - 32) {  // the first warp finds the sums that windows must reach
       const int q = min(lane, 2);
       const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(q + 1));
       const double share = __ddiv_rn(__dsub_rn(wanted, (double)before[q]), (double)held[q]);
@@ -237,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
       if (tid < 32) {
         int todo = found[0] < 0 || found[1] < 0 || found[2] < 0 ? QUARTILES : LOOK;
         for (u32 a = s.least, b = s.most;
-             todo == LOOK && b - a >= BINS;) {  // do ever finer bins come to single values?
+             todo == LOOK && b - a >= BINS;) {  // whether ever finer bins end at single values
           int shift = 0;
           while (b - a >> shift >= BINS) shift++;
           const u32 lower = (u32)found[0] - a >> shift, upper = (u32)found[2] - a >> shift;
@@ -332,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
     u32 more = 0;
 #pragma unroll
     for (int k = 0; k < DENSE; k++) more |= ptx::max_pair(most_of[k], shorts[k]) ^ shorts[k];
-    if (more) {  // those that may, two bits a width
+    if (more) {  // widths that may reach the threshold, two bits for each
       u32 which = 0;
 #pragma unroll
       for (int k = 0; k < DENSE; k++) {
@@ -343,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
         if (which & 1) check(2 * g + (k & 1), k / 2);
     }
     const u32 centre = twice((u32)s.centre);
-    u32 p = STRETCH * centre, up = p, down = p;  // prefix sums less what is level, and more by 16 times that
+    u32 p = STRETCH * centre, up = p, down = p;  // prefix sums less the level, plus 16 times the level
 #pragma unroll
     for (int k = 0; k < STRETCH - 1; k++) {
       p += z[k] - centre;
@@ -408,8 +412,8 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
   if (tid == 0) marks[here] = bits;
 }
 
-// Pieces around the edges of blocks go on the list where `glance` noted something, or a window over the edge reaches the
-// threshold: a warp an edge, all windows of all widths.
+// Pieces around the edges of blocks go on the list if `glance` noted something there, or if a window across the
+// edge reaches the threshold. A warp examines all windows of all widths across one edge.
 extern "C" __global__ void __launch_bounds__(EDGE_THREADS) edges(const SUM* sums, const int* valid,
                                                                  const double* levels, const int* widths,
                                                                  const int* reached, const double* needed, u32* flagged,

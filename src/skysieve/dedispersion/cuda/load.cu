@@ -1,8 +1,8 @@
 // Samples in the order of a file (samples x channels, or channels x samples) into rows of channels.
 //
-// Integers become planes of bytes: one for values up to 255, two up to 65535, three beyond; the sums of the planes are added
-// with the weights 1, 256, 65536.  To signed samples 128 or 32768 is added.  Rows of bytes begin at byte FRONT and are skewed
-// (common.cuh); rows of float32 begin at once.
+// Integers become planes of bytes: one for values up to 255, two up to 65535, three beyond; the sums of the planes are
+// added with the weights 1, 256, 65536.  To signed samples 128 or 32768 is added.  Rows of bytes begin at byte FRONT
+// and are skewed (common.cuh); rows of float32 begin at once.
 //
 // turn: any type, order and alignment (bytes: turn.cu is faster).
 //   Layout: a thread for an element.

@@ -1,12 +1,13 @@
 // The plan of the tensor cores: which words of which channels a tile of 8 DMs needs, and which bytes of them are added.
 //
-// Of channel c a tile needs the 4-byte words that contain bytes n(c, m) + s of its DMs m and of 4 sample phases s: up to 16,
-// mostly 2 or 3.  They are loaded as pairs of neighbours where that saves loads (the two quads of 4 DMs need the same pair, or
-// the second quad needs the next one), and otherwise one by one.  8 pairs or 16 words of one kind make a block: one sparse
-// product of 16 rows (4 DMs x 4 phases) and 64 bytes for each quad.  Words that are loaded together lie in different bank
-// classes (word number mod 4) if possible.  A block has 72 words: two for each lane (one for each quad; in every nibble 2 bits
-// of position and 2 ones), then two for each of 4 lanes with the offsets of the words in the staged rows.  With groups of
-// channels (GROUPS) the delays of a DM are relative to that of the group's first channel.
+// Of channel c a tile needs the 4-byte words that contain bytes n(c, m) + s of its DMs m and of 4 sample phases s: up
+// to 16, mostly 2 or 3.  They are loaded as pairs of neighbours where that saves loads (the two quads of 4 DMs need the
+// same pair, or the second quad needs the next one), and otherwise one by one.  8 pairs or 16 words of one kind make a
+// block: one sparse product of 16 rows (4 DMs x 4 phases) and 64 bytes for each quad.  Words that are loaded together
+// lie in different bank classes (word number mod 4) if possible.  A block has 72 words: two for each lane (one for each
+// quad; in every nibble 2 bits of position and 2 ones), then two for each of 4 lanes with the offsets of the words in
+// the staged rows.  With groups of channels (GROUPS) the delays of a DM are relative to that of the group's first
+// channel.
 //
 // Layout: a block of threads for a tile and a chunk of channels; a thread for a channel, then for a lane of a product.
 // Cost: 32 bytes read for a tile and channel, 416 written for a block: milliseconds.
@@ -22,7 +23,7 @@ struct Chunk {
   int first, count, pitch, group;
 };
 
-#define SINGLE 2  // kind of a word alone; smaller kinds are pairs
+#define SINGLE 2  // kind of a single word; smaller kinds are pairs
 
 struct Words {
   int n, w[MOST_WORDS];
@@ -35,7 +36,7 @@ __device__ __forceinline__ int shift_of(const int* delays, int nchan, int m, int
   return origin < 0 ? 0 : __ldg(delays + (i64)m * nchan + origin);
 }
 
-// Where a tile counts from: its smallest shift, down to a multiple of 4.
+// The base of a tile: its smallest shift, rounded down to a multiple of 4.
 __device__ int base_of(const int* delays, int nchan, int ndm, int tile, int origin) {
   if (origin < 0) return 0;
   int low = 0x7fffffff;
@@ -43,7 +44,7 @@ __device__ int base_of(const int* delays, int nchan, int ndm, int tile, int orig
   return floor4(low);
 }
 
-// Rising words that a tile needs of a channel, counted from the tile's base.
+// The words that a tile needs of a channel, in rising order, counted from the tile's base.
 __device__ void words_of(const int* delays, int nchan, int ndm, int tile, int c, int origin, Words& out) {
   out.n = 0;
   for (int i = 0; i < TILE; i++) {
@@ -65,8 +66,8 @@ __device__ void words_of(const int* delays, int nchan, int ndm, int tile, int c,
   }
 }
 
-// First and last word that a tile needs of a channel, and the words of its two quads, counted from the first; false where
-// the span is too long for that.
+// First and last word that a tile needs of a channel, and the words of its two quads, counted from the first; false
+// where the span is too long for that.
 __device__ __forceinline__ bool needs(const int* delays, int nchan, int ndm, int tile, int c, int origin, int& low,
                                       int& high, u64 (&need)[2]) {
   int r[TILE];
@@ -85,9 +86,10 @@ __device__ __forceinline__ bool needs(const int* delays, int nchan, int ndm, int
   return true;
 }
 
-// How a tile's words of a channel are taken: f(kind, word, quads, quads of the next word) for every pair of neighbouring
-// words (kind 0: the same for both quads of DMs, 1: one word on for the second quad) and for every word that is left.
-// `quads` tells, a bit each, which quads take a word from there: every word that a quad needs is taken once.
+// Visits the words of a channel that a tile needs: f(kind, word, quads, quads of the next word) is called for every
+// pair of neighbouring words (kind 0: the same for both quads of DMs, 1: one word on for the second quad) and for
+// every remaining word.  `quads` has a bit for each quad that takes a word from there: every word that a quad needs
+// is taken once.
 template <typename F>
 __device__ __forceinline__ void cover(const int* delays, int nchan, int ndm, int tile, int c, int origin, F f) {
   int low, high;
@@ -139,7 +141,8 @@ extern "C" __global__ void __launch_bounds__(128) plan_spread(const int* delays,
   }
 }
 
-// First byte (16 aligned, skew in it) of each row that a block of WD tiles stages, and how many 16-byte pieces.
+// First byte (a multiple of 16, with the skew) of each row that a block of WD tiles stages, and the number of
+// 16-byte pieces.
 extern "C" __global__ void __launch_bounds__(128) plan_rows(const int* delays, int nchan, int ndm, const Chunk* chunks,
                                                             const int* origins, int WD, int tiles, int samples,
                                                             int* row0, int* pieces, int* lowest) {
@@ -157,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(128) plan_rows(const int* delays, i
       int first, last;
       u64 need[2];
       needs(delays, nchan, ndm, tile, c, origin, first, last, need);
-      low = min(low, base + 4 * first - 4);  // a word before it may be read, for nothing
+      low = min(low, base + 4 * first - 4);  // a word before it may be read, but is not used
       high = max(high, base + 4 * last);
     }
     const int start = (skew_of(c) + low) & ~15;
@@ -169,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(128) plan_rows(const int* delays, i
   if (threadIdx.x == 0) pieces[blockIdx.x * gridDim.y + blockIdx.y] = most;
 }
 
-// Blocks of the parts of a (tile, chunk), by kind; words alone fill the rooms that pairs leave.
+// Number of blocks of a (tile, chunk), by kind; single words fill the places that pairs leave free.
 struct Blocks {
   int of[SINGLE + 1], spare[SINGLE];
   __device__ __forceinline__ Blocks(const int* parts) {
@@ -183,7 +186,8 @@ struct Blocks {
   }
 };
 
-// Blocks of each (tile, chunk), and how many of them are of kind 0, of kind 1 (from bit 8 on) and of words alone (bit 16).
+// Blocks of each (tile, chunk), and how many of them are of kind 0, of kind 1 (from bit 8 on) and of single words (bit
+// 16).
 extern "C" __global__ void __launch_bounds__(128) plan_count(const int* delays, int nchan, int ndm, const Chunk* chunks,
                                                              const int* origins, int* counts, int* kinds) {
   __shared__ int all[SINGLE + 1];
@@ -235,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(1024) plan_scan(const int* counts, 
   }
 }
 
-// Place of the item of some rank in a class, where items go by rank and then by class.
+// Position of the item of some rank in a class, in an order by rank and then by class.
 __device__ __forceinline__ int place(const int* count, int cls, int rank) {
   int at = 0;
   for (int k = 0; k < 4; k++) at += min(count[k], rank + (k < cls ? 1 : 0));
@@ -291,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(128) plan_fill(const int* delays, i
   for (int i = threadIdx.x; i < 32 * blocks; i += blockDim.x) {
     const int lane = i & 31, g = lane >> 2, q = lane & 3;
     const int2* b = mine + 16 * (i >> 5);
-    const int on = i >> 5 >= begin[1] && i >> 5 < begin[2];  // words that the second quad's are on
+    const int on = i >> 5 >= begin[1] && i >> 5 < begin[2];  // offset of the second quad's words
     u32 bits[2] = {0, 0};
     for (int quad = 0; quad < 2; quad++)
       for (int half = 0; half < 2; half++) {

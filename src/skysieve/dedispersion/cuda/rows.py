@@ -157,7 +157,7 @@ class Store:
     ) -> None:
         """Copy packed samples, or an array and the order of its channels, to the rows, from ``column`` on.
 
-        Of samples in ``room`` the copy has ended when the second piece after them is put.
+        The copy of samples in ``room`` has ended when the second piece after them is put.
         """
         if isinstance(piece, Packed):
             self.put_packed(piece, column, room)

@@ -1,18 +1,18 @@
 // Noise of series by anchored blocks, boxcars, peaks: the rules of the CPU's detector, with the same bits.
 //
 // noise: level and scale = 64 / sigma.  Quartiles of integers by counts in up to 8192 bins, with finer bins around the
-//   quartiles; of floats by ranks, 11 bits at a time; means and variances by sums of 64 samples in order.  Operations that
-//   round are written as rounding operations, in the CPU's order.
+//   quartiles; of floats by ranks, 11 bits at a time; means and variances by sums of 64 samples in order.  Operations
+//   that round are written as rounding operations, in the CPU's order.
 //   Layout: a block of threads for a block of samples of a series, in shared memory if it fits.
-// detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First it
-//   finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest prefix
-//   sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does, it computes
-//   the best S/N over the widths of every sample, and the peaks; a warp looks whether a peak's window has several, a lane
-//   for each width.  Only events are written to memory.
+// detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First
+//   it finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest
+//   prefix sums of stretches of 16 bound them, and the few stretches that may are examined.  Only where a window does,
+//   it computes the best S/N over the widths of every sample, and the peaks; a warp looks whether a peak's window has
+//   several, a lane for each width.  Only events are written to memory.
 //   Layout: a block of threads for a piece of a series (all pieces, or those that glance.cu listed).
 //
-// Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for prefix sums
-//   and their extremes, 20 for short windows, 1 for each longer one.
+// Cost: per sample, where all pieces are examined, 4 bytes read twice; about 40 instructions for the noise, 40 for
+//   prefix sums and their extremes, 20 for short windows, 1 for each longer one.
 // Limit: instructions.
 //
 // archs: 75 80 86 89 90 100 120
@@ -197,8 +197,8 @@ __device__ float best_of(const int* p, int origin, int t, int count, const Job& 
   return best;
 }
 
-// Whether windows of w samples from s : stop have a peak, as `next_crest` in cpu/detect.py; *end gets the middle of the fall
-// after it, *next the sample from which to look on.  Samples are those of p.
+// Whether windows of w samples from s : stop have a peak, as `next_crest` in cpu/detect.py; *end gets the middle of the
+// fall after it, *next the sample from which to look on.  Samples are those of p.
 __device__ __noinline__ bool next_crest(const int* p, int s, int stop, int w, float scale, float threshold, float dip,
                                         int* end, int* next) {
   bool rising = true, high = false;
@@ -239,8 +239,8 @@ __device__ __forceinline__ int crests(const int* p, int s, int stop, int w, floa
   return n;
 }
 
-// The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which is
-// *above; `best_within` in cpu/detect.py.  By a warp: of equal ones the first.
+// The window of the first n widths within samples begin : end of p whose S/N is the highest above even / scale, which
+// is *above; `best_within` in cpu/detect.py.  By a warp: of equal ones the first.
 __device__ __noinline__ Event best_within(const int* p, int origin, int row, int begin, int end, int n,
                                           const int* widths, const float* scales, float even, float* above) {
   float most = -INF, snr = 0.0f;
@@ -278,7 +278,8 @@ __device__ __forceinline__ void put(const Event& e, Event* found, u32* number, c
   if (at < (u32)j.room) found[at] = e;
 }
 
-// A narrow pulse upon a wide one as an event beside that of width k that begins at p[begin]: `pointed` in cpu/detect.py.
+// Writes a narrow pulse on top of a wide one as an event beside that of width k that begins at p[begin]: `pointed`
+// in cpu/detect.py.
 __device__ __noinline__ void pointed(const int* p, int origin, int row, int begin, int k, const int* widths,
                                      const float* scales, Event* found, u32* number, const Job& j) {
   const int w = widths[k];
@@ -292,14 +293,15 @@ __device__ __noinline__ void pointed(const int* p, int origin, int row, int begi
   if (above > j.dip && e.snr >= j.threshold) put(e, found, number, j);
 }
 
-// Samples beside a window of w samples where a wider one, which holds it, outdoes a weak burst: `hidden` in cpu/detect.py.
+// Finds the samples beside a window of w samples where a wider window, which contains it, outdoes a weak burst:
+// `hidden` in cpu/detect.py.
 __device__ __forceinline__ int hidden(int w, float snr, float threshold) {
   const float more = __fadd_rn(1.0f, __fdiv_rn(snr, threshold));
   return (int)fminf(__fmul_rn(__fmul_rn(0.5f, (float)w), __fmul_rn(more, more)), 1e6f);
 }
 
-// Events of the window of width k and S/N f around sample t, if it holds peaks that are resolved, or hides weaker bursts
-// beside it: `split` in cpu/detect.py.  Returns whether they take the place of the window.  By a warp.
+// A warp writes the events of the window of width k and S/N f around sample t, if it holds peaks that are resolved,
+// or hides weaker bursts beside it: `split` in cpu/detect.py.  Returns whether they take the place of the window.
 __device__ __noinline__ bool split(const int* p, int origin, int count, int row, int t, int k, float f,
                                    const int* widths, const float* scales, Event* found, u32* number, const Job& j) {
   const int w = widths[k], start = t - w / 2;
@@ -494,7 +496,7 @@ __device__ void look(const SUM* sums, int count, const double* levels, const int
         over |= window(p + at, w) >= __ldg(reached + k);
     }
   if (!__syncthreads_or(over)) return;
-  // Yes: the best windows, and the peaks
+  // A window reaches the threshold: the best windows, and the peaks
   int which;
   for (int t = a + (int)threadIdx.x; t < b; t += THREADS)
     best[t - a] = best_of(p, origin, t, count, j, widths, scales, &which);
@@ -534,7 +536,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 5) detect(const SUM* sums,
     from = max(from, j.low);
     to = min(min(j.high, count), to);
     if (count < 2 || from >= to) continue;
-    __syncthreads();  // nobody reads the piece before any more
+    __syncthreads();  // the previous piece is no longer read
     look(sums, count, levels, widths, scales, reached, found, number, j, row, from, to);
   }
 }

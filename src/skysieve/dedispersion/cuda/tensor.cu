@@ -5,23 +5,24 @@
 // One mma.sp.m16n8k64 (u8 x u8 -> s32) makes 16 x 8 sums over 64 bytes, of which each row takes at most one in four:
 //   A (16 x 64, 2:4 sparse): row = (DM 0..3 of a quad, sample phase 0..3), with a one for the byte that the DM needs at
 //     that phase in each of 16 words; the plan (plan.cu) holds ones and positions;
-//   B (64 x 8): 16 words of the input (channel, word) for 8 columns; column j of tile e is the word + 4 j + e: the bytes as
-//     they are stored;
+//   B (64 x 8): 16 words of the input (channel, word) for 8 columns; column j of tile e is the word + 4 j + e, with the
+//     bytes as they are stored;
 //   C (16 x 8): y of 4 DMs, 32 samples.
-// A warp sums 8 DMs (2 quads) x 256 samples: 64 accumulators.  A block of the plan is 16 words, 16 products.  Most words
-// come as pairs of neighbours, of which tile e + 1 shares one with tile e: 20 loads for a block if both quads need the same
-// pairs, 24 if the second quad needs the next ones, 32 for single words.
+// A warp sums 8 DMs (2 quads) x 256 samples: 64 accumulators.  A block of the plan is 16 words, 16 products.  Most
+// words come as pairs of neighbours, of which tile e + 1 shares one with tile e: 20 loads for a block if both quads
+// need the same pairs, 24 if the second quad needs the next ones, 32 for single words.
 //
-// Layout: a block of threads computes wd tiles x nc pieces of 256 samples.  The bytes of a chunk of channels are staged in two
-//   buffers; from Hopper on by the copy engine, one copy for a row, without a barrier for all warps: the next chunk is
-//   requested when all warps have used the one before.  On older GPUs a thread copies 16 bytes at a time, with a barrier for
-//   each chunk.  GROUPS: channels are divided into groups, in which the delays of a DM are relative to those of the group's
-//   first channel, so that coarse DM steps need few words; the sums of a group are added to y with that shift.
+// Layout: a block of threads computes wd tiles x nc pieces of 256 samples.  The bytes of a chunk of channels are staged
+//   in two buffers; from Hopper on by the copy engine, one copy for a row, without a barrier for all warps: the next
+//   chunk is requested when all warps have used the one before.  On older GPUs a thread copies 16 bytes at a time, with
+//   a barrier for each chunk.  GROUPS: channels are divided into groups, in which the delays of a DM are relative to
+//   those of the group's first channel, so that coarse DM steps need few words; the sums of a group are added to y with
+//   that shift.
 //
-// Cost: for 8 DMs x 256 samples and a channel that needs w words (2.3 for fine DM steps): w products, 1.4 w loads of 128 bytes
-//   from shared memory, 18 w bytes of plan.
-// Limit (H100): products (877e12 multiply-adds per second: 2.2 cycles of a multiprocessor each), of which 60% is reached;
-//   shared memory (1.7 cycles for a product).
+// Cost: for 8 DMs x 256 samples and a channel that needs w words (2.3 for fine DM steps): w products, 1.4 w loads of
+//   128 bytes from shared memory, 18 w bytes of plan.
+// Limit (H100): products (877e12 multiply-adds per second: 2.2 cycles of a multiprocessor each), of which 60% is
+//   reached; shared memory (1.7 cycles for a product).
 //
 // archs: 75 80 86 89 90 100 120
 // build: plain -DUNROLL=2 -DEARLY=4
@@ -80,8 +81,8 @@ __device__ __forceinline__ void product(int (&d)[4], const u32 (&a)[4], u32 b0, 
 #endif
 }
 
-// Registers of A and their positions from a word of the plan.  A one is worth 4 in rows 0 to 7 and 8 in rows 8 to 15:
-// what saves shifts here is taken out of the sums at the end.
+// Registers of A and their positions from a word of the plan.  A one is stored as 4 in rows 0 to 7 and as 8 in rows
+// 8 to 15: this saves shifts here, and the factors are removed from the sums at the end.
 __device__ __forceinline__ u32 decode(u32 (&a)[4], u32 bits) {
   const u32 meta = (bits & 0x33333333u) | 0xccccccccu;
   a[0] = bits & 0x04040404u;
@@ -110,7 +111,7 @@ __device__ __forceinline__ void pairs(int (&acc)[2][PIECE / 32][4], const u32* p
   }
 }
 
-// Everything begins as ``value``.
+// Sets all sums to `value`.
 extern "C" __global__ void __launch_bounds__(256) clear(u32* y, i64 n, u32 value) {
   for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) y[i] = value;
 }
@@ -152,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
   }
 #endif
   __syncthreads();
-  // what is needed to stage a chunk is fetched a chunk earlier: starts of rows (a lane a row), blocks of the plan
+  // the data needed to stage a chunk are fetched one chunk earlier: starts of rows (one for each lane), blocks of
+  // the plan
   auto starts = [&](int k) {
     const int r = warp + WARPS * lane;
     return k < s.chunks && r < list[k].count ? __ldg(rows + list[k].first + r) : 0;
@@ -202,13 +204,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
     };
 #if HAS_COPY_ENGINE
     ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
-    const auto turn_over = [&] {                        // nobody reads the buffer of chunk k + 1 any more
+    const auto turn_over = [&] {                        // the buffer of chunk k + 1 is no longer read
       if (k) ptx::barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
       next();
     };
 #else
     ptx::wait_copies<0>();
-    __syncthreads();  // chunk k is there, and nobody reads the buffer of chunk k + 1 any more
+    __syncthreads();  // chunk k is there, and the buffer of chunk k + 1 is no longer read
     next();
 #endif
     const u32* const base = sm + (k & 1) * s.stage + piece * (PIECE / 4) + 4 * g;
@@ -263,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
 #endif
 #ifdef GROUPS
     const int group = list[k].group & 0xffff;
-    if (k + 1 == s.chunks || (list[k + 1].group & 0xffff) != group) {  // the group's sums go where they belong
+    if (k + 1 == s.chunks || (list[k + 1].group & 0xffff) != group) {  // add the group's sums to y
       const int* const shift = shifts + ((i64)tile * s.groups + group) * TILE;
 #pragma unroll
       for (int d = 0; d < 4; d++)

@@ -44,7 +44,7 @@ PER_BLOCK, PER_GROUP, PER_CHUNK = 62.0, 520.0, 210.0
 """Cost of 16 words, of the end of a group, and of a chunk with its partly empty lists (a fit to 35 cuts of four set-ups
 on an H100, within 6%)."""
 PAIRED = 0.9
-"""Fraction of a tile's words that is left if the second quad of a pair may use the next word."""
+"""Fraction of a tile's words that is still needed if the second quad of a pair may use the next word."""
 CHUNK = np.dtype([("first", np.int32), ("count", np.int32), ("pitch", np.int32), ("group", np.int32)])
 SHAPE = np.dtype(
     [

@@ -34,7 +34,7 @@ LEAST_SHARED = 1 << 23
 PLAN_BYTES = 20.0
 """Bytes of a plan for each delay (measured: 10 to 18 for delays that fit the tensor cores best)."""
 PACKED = {"dms": 32, "samples": 512, "rows": 16}
-"""Of the kernel ``packed``: DMs and samples of a block of threads, and most rows in shared memory at a time."""
+"""Kernel ``packed``: DMs and samples of a block of threads, and largest number of rows in shared memory at a time."""
 DIRECT = np.dtype(
     [
         ("stride", np.int64), ("ypitch", np.int64), ("nchan", np.int32), ("ndm", np.int32), ("first", np.int32),
@@ -74,7 +74,7 @@ class Worker:
     capacity : int
         Most samples (not binned) that are loaded at once.
     budget : int
-        Bytes.
+        Bytes of the GPU's memory that may be used.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Worker:
         return "tensor" if self.plans[table] is not None else "packed" if self.words[table] else "direct"
 
     def clean_with(self, cleaner: Any) -> None:
-        """Let samples be cleaned after they are loaded, by a `clean.cuda.launch.DeviceCleaner`; None cleans nothing."""
+        """Set the `clean.cuda.launch.DeviceCleaner` that cleans samples after they are loaded; None cleans nothing."""
         if self.cleaner is not None:
             self.cleaner.close()
         self.cleaner = cleaner
@@ -351,7 +351,7 @@ class Worker:
 
 
 def ended(steps: Generator[None, None, R]) -> R:
-    """Run a generator to its end; what it returns."""
+    """Run a generator to its end, and return its result."""
     while True:
         try:
             next(steps)

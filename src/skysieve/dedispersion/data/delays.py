@@ -49,7 +49,9 @@ def reference_frequency(freqs: NDArray[np.float64], ref_freq: str | float) -> fl
     ref_freq = in_unit("ref_freq", ref_freq, "MHz")
     if isinstance(ref_freq, str):
         if ref_freq not in REFERENCES:
-            raise ValueError(f"ref_freq={ref_freq!r}: expected one of {', '.join(map(repr, REFERENCES))}, or MHz")
+            raise ValueError(
+                f"ref_freq={ref_freq!r}: expected one of {', '.join(map(repr, REFERENCES))}, or a frequency in MHz"
+            )
         ends = float(freqs.max()), float(freqs.min())
         return {"top": ends[0], "centre": (ends[0] + ends[1]) / 2, "bottom": ends[1], "infinity": math.inf}[ref_freq]
     if not float(ref_freq) > 0:
@@ -121,7 +123,7 @@ def nearest(samples: NDArray[np.float64]) -> NDArray[np.int32]:
     """Delays rounded to whole samples, halves to even; ValueError beyond 2**30."""
     rounded = np.rint(samples)
     if rounded.size and max(-float(rounded.min()), float(rounded.max())) >= 2**30:
-        raise ValueError(f"dms: a delay of {np.abs(rounded).max():.3g} samples is beyond 2**30")
+        raise ValueError(f"dms: a delay of {np.abs(rounded).max():.3g} samples; expected less than 2**30")
     return rounded.astype(np.int32)
 
 

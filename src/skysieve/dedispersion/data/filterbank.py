@@ -384,7 +384,7 @@ class Filterbank:
 
     def _check(self, start: int, count: int) -> None:
         if start < 0 or count < 0 or start + count > self.nsamp:
-            raise ValueError(f"samples {start} to {start + count}: the data have {self.nsamp}")
+            raise ValueError(f"samples {start} to {start + count}: expected samples within 0 to {self.nsamp}")
 
     def close(self) -> None:
         """Close the files."""

@@ -238,7 +238,7 @@ class SigprocReader:
         claimed = int(keys.get("nsamples", 0))
         if claimed > self.nsamp:
             warnings.warn(
-                f"{self.path}: the header claims {claimed} samples, the file holds {self.nsamp}; those are used",
+                f"{self.path}: the header claims {claimed} samples, the file holds only {self.nsamp}, which are used",
                 stacklevel=4,
             )
         if self.nbits == 32:

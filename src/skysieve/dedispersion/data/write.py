@@ -63,7 +63,7 @@ def _write_fil(path: str | os.PathLike[str], fb: Filterbank, nbits: int | None) 
     if bits not in SAMPLE_BITS:
         raise ValueError(f"nbits={nbits}: expected one of {', '.join(map(str, SAMPLE_BITS))}")
     if bits * fb.nchan % 8:
-        raise ValueError(f"nbits={bits}: {fb.nchan} channels of it do not fill whole bytes")
+        raise ValueError(f"nbits={bits}: {fb.nchan} channels of this size do not fill whole bytes")
     if kind == "f" and bits != 32:
         raise ValueError(f"nbits={bits}: floating-point data need 32 (or requantise them first)")
     signed = kind == "i" and bits in (8, 16)

@@ -48,7 +48,7 @@ def _dm_list(dms: Any) -> NDArray[np.float64]:
     if not np.isfinite(listed).all():
         raise ValueError("dms: expected finite numbers")
     if (listed < 0).any():
-        raise ValueError(f"dms: {listed.min():g} is below 0")
+        raise ValueError(f"dms: {listed.min():g} is below 0; expected DMs of at least 0")
     return listed
 
 
@@ -58,7 +58,7 @@ def _dm_constant(given: float | None, dms: Any) -> float:
     if not (math.isfinite(given) and given > 0):
         raise ValueError(f"dm_constant={given!r}: expected a number above 0")
     if isinstance(dms, DMPlan) and given != dms.dm_constant:
-        raise ValueError(f"dm_constant={given!r}: the plan was made with {dms.dm_constant!r}")
+        raise ValueError(f"dm_constant={given!r}: expected {dms.dm_constant!r}, with which the plan was made")
     return float(given)
 
 
@@ -66,12 +66,12 @@ def check_binning(fb: Filterbank, downsamp: int) -> None:
     """Refuse a binning that is not a number of samples, is longer than the data, or whose sums overflow 32 bits."""
     whole("downsamp", downsamp, 1, MOST_BINNED)
     if downsamp > fb.nsamp:
-        raise ValueError(f"downsamp={downsamp!r}: the data have {fb.nsamp} samples")
+        raise ValueError(f"downsamp={downsamp!r}: the data have only {fb.nsamp} samples")
     if fb.dtype.kind != "f":
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
         if fb.nchan * downsamp * top >= 2 ** (32 if fb.dtype.kind == "u" else 31):
             raise ValueError(
-                f"downsamp={downsamp}: sums of {fb.nchan} channels x {downsamp} samples up to {top} pass 32 bits"
+                f"downsamp={downsamp}: sums of {fb.nchan} channels x {downsamp} samples up to {top} exceed 32 bits"
             )
 
 

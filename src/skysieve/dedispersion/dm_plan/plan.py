@@ -214,14 +214,14 @@ class DMPlan(Result, ByValue):
 
     def _check_loaded(self) -> None:
         if not self.stages:
-            raise ValueError("no stages")
+            raise ValueError("it has no stages")
         for s in self.stages:
             if s.dms.ndim != 1 or not len(s.dms) or not (np.isfinite(s.dms) & (s.dms >= 0)).all():
-                raise ValueError("a stage whose DMs are not finite numbers of at least 0")
+                raise ValueError("the DMs of a stage are not finite numbers of at least 0")
             if not all(isinstance(n, int) and n >= least for n, least in ((s.downsamp, 1), (s.per_call, 0))):
-                raise ValueError(f"downsamp={s.downsamp!r}, per_call={s.per_call!r} of a stage")
+                raise ValueError(f"a stage has downsamp={s.downsamp!r} and per_call={s.per_call!r}")
         if not (math.isfinite(self.dm_constant) and self.dm_constant > 0):
-            raise ValueError(f"dm_constant={self.dm_constant!r}")
+            raise ValueError(f"dm_constant={self.dm_constant!r}: expected a number above 0")
 
     def plot(self, **options: Any) -> Figure:
         """Smearing by cause against DM, and the step of each stage.
@@ -388,8 +388,8 @@ def check_series(obs: Observation, dms: Any) -> None:
     """
     if obs.nchan == 1 and np.any(np.asarray(dms) != 0):
         own = "" if obs.dm is None else f", de-dispersed at DM {obs.dm:.12g}"
-        which = "only DM 0" if obs.dm is None else f"only DM {obs.dm:.12g}, or 0 for the same"
-        raise ValueError(f"the data are one channel{own}: they cannot be searched over DMs; expected {which}")
+        which = "only DM 0" if obs.dm is None else f"only DM {obs.dm:.12g}, or 0 for the same DM"
+        raise ValueError(f"the data are one channel{own}: they cannot be searched at several DMs; expected {which}")
 
 
 def own_dm(obs: Observation, dms: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -406,7 +406,7 @@ def _rule(rule: str | None, dms: Any, step: float | None, stages: Any) -> str:
     if rule is None:
         needed = [name for name, present in given.items() if present]
         if len(needed) > 1:
-            raise ValueError("dms or step and stages are given: expected one of them")
+            raise ValueError("stages cannot be combined with dms or step: expected one of them")
         return needed[0] if needed else "loss"
     one_of("rule", rule, RULES)
     for name, present in given.items():
@@ -420,12 +420,12 @@ def _check_meant(chosen: str, dms: Any, downsamp: int | str | Sequence[int], sca
     """Refuse arguments that the rule would ignore."""
     whole = isinstance(downsamp, int) or downsamp == "auto"
     if chosen == "list" and not whole:
-        raise ValueError(f"downsamp={downsamp!r}: a list of DMs has one binning, expected a whole number")
+        raise ValueError(f"downsamp={downsamp!r}: a list of DMs has a single binning; expected a whole number")
     if chosen in ("tolerance", "survey") and downsamp not in ("auto", 1):
         has = "no binning" if chosen == "tolerance" else "the binnings of its stages"
         raise ValueError(f"downsamp={downsamp!r}: rule={chosen!r} has {has}; expected 'auto'")
     if scattering is not None and (chosen == "survey" or dms is not None):
-        raise ValueError(f"scattering={scattering!r}: it limits dm_max; the DMs are given")
+        raise ValueError(f"scattering={scattering!r}: it limits dm_max, but the DMs themselves are given; leave it out")
 
 
 def _check_numbers(**values: float) -> None:

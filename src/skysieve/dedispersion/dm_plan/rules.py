@@ -202,7 +202,7 @@ def tolerance_dms(
         k = c + tol**2 * a2 * d * d
         dms.append((b * d + math.sqrt(-a2 * b * d * d + (a2 + b) * k)) / (a2 + b))
         if len(dms) > 10**7:
-            raise ValueError(f"tol={tol!r}: more than 10 million DMs up to {dm_max:g}")
+            raise ValueError(f"tol={tol!r}: more than 10 million DMs up to {dm_max:g}; expected a larger tol")
     return np.array(dms)
 
 

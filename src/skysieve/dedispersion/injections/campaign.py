@@ -138,7 +138,7 @@ def completeness(
     if not 0 <= hours < math.inf:
         raise ValueError(f"hours={hours!r}: expected a finite number, at least 0")
     if hours and noise is None:
-        raise ValueError(f"hours={hours!r} is for noise: expected Noise rather than data")
+        raise ValueError(f"hours={hours!r}: applies to noise only; expected Noise instead of data")
     if n < 0 or not (n or hours):
         raise ValueError(f"n={n}: expected at least one pulse, or hours of noise")
     kinds = (interference,) if isinstance(interference, str) else tuple(interference)
@@ -247,7 +247,9 @@ def _check_dms(grid: PulseGrid, stages: Stages) -> None:
     step = float(np.diff(searched).max(initial=0.0))
     for one in (grid.lowest_dm, grid.highest_dm):
         if not low - step <= one <= high + step:
-            raise ValueError(f"dm={one:g}: such pulses cannot be found, the search goes from DM {low:g} to {high:g}")
+            raise ValueError(
+                f"dm={one:g}: such pulses cannot be found, because the search covers DM {low:g} to {high:g}"
+            )
 
 
 def _part(parts: str | os.PathLike[str], number: int) -> Path:

@@ -106,8 +106,8 @@ def inject(
     first, unit = top_hat(obs, dm, time, width, scatter, alpha, dm_constant)
     if first.min() < 0 or int(first.max()) + math.ceil(width / obs.tsamp) > fb.nsamp:
         raise ValueError(
-            f"time={time!r}: the pulse covers samples {first.min()} to {first.max() + unit.shape[1]}, "
-            f"the data have {fb.nsamp}"
+            f"time={time!r}: the pulse covers samples {first.min()} to {first.max() + unit.shape[1]}; "
+            f"expected samples within 0 to {fb.nsamp}"
         )
     begin = max(0, min(int(first[0]) - NEAR // 2, fb.nsamp - NEAR))
     known = levels_between(fb, begin, min(begin + NEAR, fb.nsamp))
@@ -116,8 +116,8 @@ def inject(
     total = math.sqrt(float((spread**2).sum()))
     if not (math.isfinite(total) and total > 0):
         raise ValueError(
-            f"snr={snr!r}: the noise around the pulse is {total:g} counts, so that no pulse has such an S/N; in "
-            "Python, `sigma` can be given"
+            f"snr={snr!r}: the noise around the pulse is {total:g} counts, so an S/N is not defined; in Python, "
+            "`sigma` gives the noise"
         )
     wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
     added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, known.room)
@@ -163,7 +163,7 @@ def inject_pulses(
         first, samples = extent(fb.observation, pulse, dm_constant)
         low, high = int(first.min()), int(first.max()) + samples
         if low < 0 or high > fb.nsamp:
-            raise ValueError(f"{pulse}: it covers samples {low} to {high}, the data have {fb.nsamp}")
+            raise ValueError(f"{pulse}: it covers samples {low} to {high}; expected samples within 0 to {fb.nsamp}")
         placed.append(Placed(pulse, record(fb.observation, pulse, known.sigma, dm_constant)))
     placed.sort(key=lambda one: one.pulse.time)
     for a, b in pairwise(placed):

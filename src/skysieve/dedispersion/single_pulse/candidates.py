@@ -215,7 +215,7 @@ class Candidates(Result):
             found.append(
                 f"not searched: pulses of DM {self.dms[-1]:g} that arrive after {self.until[-1]:.6g} s, "
                 f"{cut:.4g} s before the end of the data (at lower DMs later, up to "
-                f"{self.until[0]:.6g} s at DM {self.dms[0]:g}): their sweep is cut by the end"
+                f"{self.until[0]:.6g} s at DM {self.dms[0]:g}): the end of the data cuts their sweep"
             )
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from skysieve.core.cpu.jit import ZERO, in_interpreter, njit
+from skysieve.core.cpu.jit import ZERO, in_interpreter, interpreted, njit
 
 LEAST_KNOWN = 32
 """Fewest samples of a channel beside a candidate from which level and sigma of the channel are estimated."""
@@ -32,14 +32,6 @@ def add_sample(x, gone, number, total, square):
         number[c] += kind(0) if gone[c] else kind(1)
         total[c] += v
         square[c] += v * v
-
-
-@in_interpreter(add_sample)
-def _add_sample(x, gone, number, total, square):
-    v = np.where(gone, 0, x).astype(total.dtype)
-    number += ~gone
-    total += v
-    square += v * v
 
 
 @njit(**JIT)
@@ -73,6 +65,14 @@ def channel_sums(rows, gone, first, size, side, start, width, guard, some, sums)
     sums += some
 
 
+@in_interpreter(channel_sums)
+def _channel_sums(rows, gone, first, size, side, start, width, guard, some, sums):
+    at = (first + np.arange(len(rows)) // size - side)[:, None]
+    counted = ((start <= at - width - guard) | (start > at + guard)) & ~gone
+    x = np.where(counted, rows.astype(np.float64), 0.0)
+    sums += counted.sum(axis=0), x.sum(axis=0), np.square(x).sum(axis=0)
+
+
 @njit(**JIT)
 def channel_levels(sums, mean, var, left):
     """Set the mean and variance of the samples of each channel, and whether it is left out; both are 0 then.
@@ -97,12 +97,6 @@ def add_to_bin(x, gone, number, total):
         number[c] += kind(0) if gone[c] else kind(1)
 
 
-@in_interpreter(add_to_bin)
-def _add_to_bin(x, gone, number, total):
-    total += np.where(gone, 0, x)
-    number += ~gone
-
-
 @njit(**JIT)
 def without_levels(x, gone, mean, var, left, power, excess):
     """Set what `subtract_levels` makes of a bin of one sample."""
@@ -112,12 +106,6 @@ def without_levels(x, gone, mean, var, left, power, excess):
         power[c] = 0.0 if gone[c] else var[c]
 
 
-@in_interpreter(without_levels)
-def _without_levels(x, gone, mean, var, left, power, excess):
-    excess[:] = np.where(gone | left, 0.0, x - mean)
-    power[:] = np.where(gone, 0.0, var)
-
-
 @njit(**JIT)
 def subtract_levels(number, total, mean, var, left, power, excess):
     """Set the variances of a bin, and its sums less the levels of the channels, from its numbers and sums."""
@@ -125,12 +113,6 @@ def subtract_levels(number, total, mean, var, left, power, excess):
         v = total[c] - number[c] * mean[c]
         excess[c] = 0.0 if left[c] else v
         power[c] = number[c] * var[c]
-
-
-@in_interpreter(subtract_levels)
-def _subtract_levels(number, total, mean, var, left, power, excess):
-    excess[:] = np.where(left, 0.0, total - number * mean)
-    power[:] = number * var
 
 
 @njit(**ANY_ORDER)
@@ -143,11 +125,6 @@ def band_sums(values, edges, out, at):
         out[b, at] = total
 
 
-@in_interpreter(band_sums)
-def _band_sums(values, edges, out, at):
-    out[:, at] = np.add.reduceat(values, edges[:-1])
-
-
 @njit(**JIT)
 def line_up(values, edges, start, first, last, lined, at):
     """Add a bin of the channels ``first:last`` to their sub-bands in the bins after their ``start``."""
@@ -155,13 +132,6 @@ def line_up(values, edges, start, first, last, lined, at):
         sums = lined[b]
         for c in range(max(first, edges[b]), min(last, edges[b + 1])):
             sums[at - start[c]] += values[c]
-
-
-@in_interpreter(line_up)
-def _line_up(values, edges, start, first, last, lined, at):
-    some = slice(first, last)
-    where = np.searchsorted(edges, np.arange(first, last), "right") - 1, at - start[some]
-    np.add.at(lined, where, values[some])
 
 
 @njit(**JIT)
@@ -226,6 +196,25 @@ def band_series(rows, gone, first, size, start, edges, some, sums, mean, var, le
         if not once:
             band_sums(power, edges, flat[1], at)
             line_up(power, edges, start, low, high, lined[1], at)
+
+
+@in_interpreter(band_series)
+def _band_series(rows, gone, first, size, start, edges, some, sums, mean, var, left, flat, lined):
+    if first == 0:
+        interpreted(channel_levels)(sums, mean, var, left)
+    channels, length, stop = rows.shape[1], lined.shape[2], first + len(rows) // size
+    gone = np.broadcast_to(gone, rows.shape)
+    total, number = (
+        x.reshape(-1, size, channels).sum(axis=1) for x in (np.where(gone, 0.0, rows.astype(np.float64)), ~gone)
+    )
+    series = np.where(left, 0.0, total - number * mean), number * var
+    band = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+    for values, seen, moved in zip(series, flat, lined, strict=True):
+        seen[:, first:stop] = np.add.reduceat(values, edges[:-1], axis=1).T
+        for c, late in enumerate(start.tolist()):
+            low, high = max(0, first - late), min(length, stop - late)
+            if low < high:
+                moved[band[c], low:high] += values[low + late - first : high + late - first, c]
 
 
 @njit(**ANY_ORDER)

@@ -164,10 +164,10 @@ TABLE_FORMATS: dict[str, TableFormat] = {
     for kind in (
         replace(FORMATS["csv"], help="a row for each candidate, and the dispersion constant", write=_csv),
         replace(
-            FORMATS["ecsv"], help="the same with units, descriptions and facts of the search (astropy)", write=_ecsv
+            FORMATS["ecsv"], help="the table with units, descriptions and facts of the search (astropy)", write=_ecsv
         ),
-        replace(FORMATS["json"], help="the same as an object with a list of candidates", write=_json),
-        replace(FORMATS["parquet"], help="the same with units and facts of the search; needs pyarrow"),
+        replace(FORMATS["json"], help="an object with the dispersion constant and a list of candidates", write=_json),
+        replace(FORMATS["parquet"], help="the table with units and facts of the search; needs pyarrow"),
         TableFormat("singlepulse", "a row for each event, with PRESTO's columns", _singlepulse),
         TableFormat("cand", "a row for each candidate, with Heimdall's columns", _cand),
     )

@@ -912,9 +912,9 @@ def _check_reach(fb: Filterbank, job: Job, looked: list[Detection]) -> None:
     dms = np.concatenate([dms for dms, *_ in job.stages])
     fits = np.concatenate([what.valid >= 1 for what in looked])
     if not fits.all():
-        good = f"; the highest that fits is {dms[fits].max():g}" if fits.any() else ""
+        good = f"; the highest DM that fits is {dms[fits].max():g}" if fits.any() else ""
         raise ValueError(
-            f"dms: the delay of DM {dms.max():g} across the band is {job.overlap} samples; the data have "
+            f"dms: the delay of DM {dms.max():g} across the band is {job.overlap} samples, but the data have only "
             f"{fb.nsamp}{good}"
         )
 

@@ -145,10 +145,10 @@ CANDIDATE_COLUMNS = (
         for c in Candidates.COLUMNS
     ),
     Column("live", "Fraction of the window's samples that arrived.", format=".4f", voevent=True),
-    Column("beams", "Beams that saw it at the same time."),
-    Column("flagged", "1 if enough beams saw it at the same time to mark it as interference, else 0."),
-    Column("injected", "Number of the injected pulse to which it belongs; 0 for a candidate of the data."),
-    Column("latency", "From the arrival of its last sample to the release of the candidate.", "s", ".3f"),
+    Column("beams", "Number of beams that detected the candidate at the same time."),
+    Column("flagged", "1 if so many beams detected the candidate at the same time that it is interference, else 0."),
+    Column("injected", "Number of the injected pulse to which the candidate belongs; 0 for a candidate of the data."),
+    Column("latency", "Time from the arrival of the candidate's last sample to its release.", "s", ".3f"),
 )
 """Columns of ``candidates.csv``, in its order; triggers send the same values."""
 
@@ -157,17 +157,17 @@ INJECTION_COLUMNS = (
     Column("beam", "Number of the beam."),
     Column("segment", "Number of the segment."),
     Column("number", "Number of the injected pulse, as in the column injected of candidates."),
-    Column("snr", "Injected S/N: that of the ideal boxcar.", format=".4f"),
+    Column("snr", "Injected S/N, measured with the ideal boxcar.", format=".4f"),
     Column("dm", "Injected dispersion measure.", "pc / cm3", ".6f"),
-    Column("time", "Arrival at the top of the band.", "s"),
-    Column("mjd_top", "Arrival at the top of the band, MJD.", "d", ".12f"),
+    Column("time", "Arrival time at the top of the band.", "s"),
+    Column("mjd_top", "Arrival time at the top of the band, MJD.", "d", ".12f"),
     Column("width", "Full width at half maximum of the pulse.", "s"),
     Column("effective_width", "Length of the ideal boxcar.", "s"),
     Column("live", "Fraction of the samples of the ideal boxcar that arrived.", format=".4f"),
-    Column("found", "1 if a candidate has its time and DM, else 0."),
+    Column("found", "1 if a candidate has the time and DM of the pulse, else 0."),
     Column("snr_found", "S/N of that candidate.", format=".4f"),
     Column("dm_found", "Dispersion measure of that candidate.", "pc / cm3", ".6f"),
-    Column("time_found", "Arrival of that candidate at the top of the band.", "s"),
+    Column("time_found", "Arrival time of that candidate at the top of the band.", "s"),
 )
 """Columns of ``injections.csv``."""
 LEAST_LIVE = 0.8

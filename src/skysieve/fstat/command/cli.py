@@ -376,7 +376,9 @@ def _print_map(result: TransientResult, console: Console) -> None:
     console.print(f"ln B (signal against noise) {result.lnBtSG:.4f}")
     for name in ("t0", "tau"):
         low, high = result.credible_interval(name)
-        console.print(f"{name}: most probable {getattr(result, f'{name}_mp'):.0f}, 90% of it in {low} to {high}")
+        console.print(
+            f"{name}: most probable {getattr(result, f'{name}_mp'):.0f}, 90% credible interval {low} to {high}"
+        )
 
 
 def _days(seconds: int | None) -> str:
@@ -426,7 +428,8 @@ def search(
     fstar0: Annotated[
         float | None,
         option(
-            "--bsgl", help="Compute the line-robust statistic with this F*0. By default it is not computed.",
+            "--bsgl", help="Compute the line-robust statistic with this transition scale F*0. By default it is not "
+                           "computed.",
             panel=STATISTIC, metavar="FSTAR0",
         ),
     ] = None,
@@ -434,7 +437,7 @@ def search(
         str | None,
         option(
             "--olgx",
-            help="Prior odds of a line in each detector, for --bsgl. The default is a sum of 1, shared equally.",
+            help="Prior odds of a line in each detector, for --bsgl. The default is equal odds whose sum is 1.",
             panel=STATISTIC, metavar="0.5,0.5",
         ),
     ] = None,
@@ -633,11 +636,13 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     names = [Path(name) for name in o["files"] or []]
     if o["sfts"]:
         if o["tatom"] is not None:
-            raise ValueError(f"--tatom {o['tatom']}: is for files of atoms, SFT files hold their length")
+            raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
         from skysieve.fstat.sfts.files import files_of
 
         if o["files_from"] is not None:
-            raise ValueError("--files-from names files of atoms: expected --templates with --sfts")
+            raise ValueError(
+                "--files-from lists files of atoms and cannot be combined with --sfts; expected --templates"
+            )
         axes = tuple((o[name], o[f"{name}_band"], o[step]) for name, step in (
             ("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot")))  # fmt: skip
         left_out: list[str] = []
@@ -655,9 +660,9 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     listed = None if o["files_from"] is None else Path(o["files_from"])
     names = atom_files([*names, *listed_names(listed)])
     if not names:
-        raise ValueError("no files of atoms: expected names, --files-from, or --sfts")
+        raise ValueError("no files of atoms are given; expected their names, --files-from, or --sfts")
     if STDIO in names and listed == STDIO:
-        raise ValueError("--files-from - and the file -: standard input can be only one of them")
+        raise ValueError("--files-from - and the file -: standard input can be read only once")
     if STDIO in names and o.get("resume"):
         raise ValueError("-: --resume needs files, since standard input cannot be read again")
     stdin = cache(read_stdin)

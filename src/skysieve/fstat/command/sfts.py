@@ -241,14 +241,16 @@ def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, floa
 
     f0, f1, f2 = (x[np.isfinite(x)] for x in (bank.f0, bank.f1dot, bank.f2dot))
     if not (f0.size and f1.size and f2.size):
-        raise ValueError("--templates: no template is finite")
+        raise ValueError("--templates: no template has only finite values")
     drift = np.abs(f1).max() * extent.span + np.abs(f2).max() * extent.span**2 / 2
     low, high = float(f0.min()), float(f0.max())
     margin = EXTRA * high + drift + BINS / extent.tsft
     low, high = max(0.0, low - margin), high + margin
     if within:
         if max(low, extent.low) >= min(high, extent.high):
-            raise ValueError(f"--templates: SFTs hold {extent.low:.9g} to {extent.high:.9g} Hz, no template is there")
+            raise ValueError(
+                f"--templates: no template is within {extent.low:.9g} to {extent.high:.9g} Hz, the band of the SFTs"
+            )
         room = 2 * WINDOW / extent.tsft
         low, high = max(min(low, extent.high - room), extent.low), min(max(high, extent.low + room), extent.high)
     return low, high

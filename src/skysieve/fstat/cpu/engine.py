@@ -211,7 +211,7 @@ class Engine:
         budget = parse_budget(self.memory, available_host_memory(), default=0.8)
         if need > budget:
             rows, columns = job.schedule.shape
-            hint = "compat='lalpulsar' needs it" if self.spec.lal else "keep_map=False never builds it"
+            hint = "compat='lalpulsar' needs the map" if self.spec.lal else "keep_map=False avoids it"
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
     # ------------------------------------------------------------------ one template

@@ -1,14 +1,14 @@
-// Windows of starts and durations anywhere (off the bins, lists, coarse grids), or with the line-robust
-// statistic of several detectors; for one template a thread.
+// Windows with arbitrary starts and durations (off the bins, lists, coarse grids), or with the line-robust
+// statistic of several detectors.  A thread computes one template.
 //
 // exp_any: S(c) = x_c + q S(c + 1) - q^L x_(c + L); rows of another group have at most one bin more.  In a gap, where
 //   windows only lose bins, they are summed again when few bins are left (see `renewed` in common.cuh).
 //   Layout: a thread for one tau; it moves the start down through the bins and stops at every row.
-// rect_any: running sums.
+// rect_any: rectangular windows by running sums.
 //   Layout: a thread for one start; it moves the end up through the columns.
-// With D detectors the value of a cell is F of all detectors less ln(exp g + sum exp(l_X + F_X)), with sums for each F_X.
-// The row of every bin contains the antenna factors and the data of its template.  For more than 3 detectors the kernels
-// "most" are compiled at their first use, with MOST_DETECTORS defined.
+// With D detectors the value of a cell is F of all detectors less ln(exp g + sum exp(l_X + F_X)), with sums for each
+// F_X. The row of every bin contains the antenna factors and the data of its template.  For more than 3 detectors the
+// kernels "most" are compiled at their first use, with MOST_DETECTORS defined.
 // Cost: per cell about 45 operations for each set of sums (exponential), or 33 and 7 per bin (rectangular).
 // Limit: instruction issue.
 //
@@ -46,7 +46,7 @@ struct Decay {
 };  // p = 1 - q, w = q^L, and of q^2
 __device__ __forceinline__ T decayed(T s, T p, T x) { return fma(-p, s, s) + x; }
 
-// One stream of bins of one template at one tau, and the bin that left.
+// One series of bins of one template at one tau, and the bin that has left the window.
 struct Stream {
   Sums s;
   Quad x, y;
@@ -80,11 +80,11 @@ struct Stream {
     }
     const T away = rows[2 * (size_t)c].w;
     if (away >= (T)L)
-      s.clear();  // no data in the window: leave no residue
+      s.clear();  // no data in the window: remove the rounding residue
     else if (away >= (T)FEWEST && renewed(L, (int)away))
       renew(rows, c, n, L, (int)away, d);
   }
-  // The last bins of the window, summed by themselves; before them there is nothing.
+  // Sums the last bins of the window; there are no data before them.
   __device__ __forceinline__ void renew(const Quad* rows, int c, int n, int L, int away, const Decay& d) {
     T once = 1, twice = 1;  // powers of q and q^2
     s.clear();

@@ -1,8 +1,8 @@
 // Windows of any shape: sums bin by bin, or from correlations made by Fourier transforms; of any number of detectors.
 //
 // direct: sums bin by bin.
-//   Layout: a thread for 2 starts and 4 taus at distances of 32.  The weights of a tile of taus, weights[j][tau], zero past
-//   the end of each window, are read in whole lines, atoms as broadcasts.
+//   Layout: a thread for 2 starts and 4 taus at distances of 32.  The weights of a tile of taus, weights[j][tau], zero
+//   past the end of each window, are read in whole lines, atoms as broadcasts.
 //   Cost: per cell and bin 7 operations and an eighth of 12 loads and products.
 //   Limit: instruction issue; the weights (4 bytes per tau and bin for 2 starts) come from the first and second cache.
 // cells: F from sums that exist already, `sums[tau][bank][sum][bin]`, float64.
@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) cells(const Quad* rows,
       const double* const q = sums + ((size_t)k * BANKS + b) * 7 * size + first;
       Sums o;
       o.clear();
-      if (x[b * bank].w < (T)L)  // else there is no data in the window, and q what rounding left
+      if (x[b * bank].w < (T)L)  // else there are no data in the window, and q is a rounding residue
         o = normalised(q[0], q[size], q[2 * (size_t)size], q[3 * (size_t)size], q[4 * (size_t)size],
                        q[5 * (size_t)size], q[6 * (size_t)size]);
       const Cell cell = cell_of(o, bound);

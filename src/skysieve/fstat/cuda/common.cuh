@@ -33,13 +33,13 @@ struct __align__(16) Answer {
   unsigned cell, flag;
 };
 
-// Sizes and places, the same for all threads.  Bins are counted with `pad` empty ones before the data.
+// Sizes and positions, the same for all threads.  Bins are counted with `pad` empty ones before the data.
 struct Shape {
   int n, columns, rows;  // bins with the padding, N_tau, N_t0
   int templates;         // of this launch
   int stored;            // bins of a row of storage: n and empty ones up to a whole block
   int pitch;             // cells from one row of the map to the next
-  int marginals, map;    // what is wanted
+  int marginals, map;    // whether these are computed
   int low, high;         // bins (or places in the list of rows) to work on: low <= . < high
   int chunk;             // of these, per blockIdx.z
   int row0;              // row of the map = bin - row0, one row a bin
@@ -66,8 +66,9 @@ __device__ __forceinline__ T power_of_two(T y) {
   return (T)exp2(y);
 }
 
-// What the templates of one point of the sky share in a cell: F = base + inverse |Fa|^2 + rest |Fb - slope Fa|^2, with
-// inverse = 1 / A, slope = C / A, rest = A / D: two operations less than with D, and as stable as a Cholesky factor.
+// Quantities that the templates of one point of the sky share in a cell: F = base + inverse |Fa|^2 + rest |Fb -
+// slope Fa|^2, with inverse = 1 / A, slope = C / A, rest = A / D: two operations less than with D, and as stable as
+// a Cholesky factor.
 struct Cell {
   T inverse, slope, rest, base;
   bool good;
@@ -137,7 +138,7 @@ __device__ __forceinline__ void warp_best(T& F, unsigned& row, unsigned& column)
     }
   }
 }
-// A warp's answer to its slot.  A thread without any cell has top NONE.
+// Writes the result of a warp to its slot.  A thread without any cell has top NONE.
 __device__ __forceinline__ void put(Slot* slot, T top, unsigned row, unsigned column, T sum, int lost) {
   if (!(top > NONE)) {
     top = NONE;
@@ -157,18 +158,19 @@ __device__ __forceinline__ void put(Slot* slot, T top, unsigned row, unsigned co
     *slot = s;
   }
 }
-// Number of a warp's slot: one a warp of the blocks of a template.
+// Index of a warp's slot: each warp of the blocks of a template has one.
 __device__ __forceinline__ int slot_number() {
   return (blockIdx.x + gridDim.x * blockIdx.z) * (blockDim.x >> 5) + (threadIdx.x >> 5);
 }
 
-// Ask for `count` bytes from `at` on in the first cache, a line a lane (at most 32); no register waits for them.
+// Prefetches `count` bytes from `at` on into the first-level cache, one line for each lane (at most 32); no
+// register waits for them.
 __device__ __forceinline__ void fetch(const Quad* at, int count) {
   const int offset = 128 * (int)(threadIdx.x & 31);
   if (offset < count + 127) ptx::prefetch((const char*)at + min(offset, count - 4));
 }
 
-// All slots of a template in one, by a block.
+// A block merges all slots of a template into one.
 #define MOST_WARPS 32
 struct Gather {
   T top;
@@ -213,7 +215,8 @@ __device__ __forceinline__ void gather(const Slot* slots, int count, Gather* eac
   }
   __syncthreads();
 }
-// The best candidate of all warps of a block, as the place of the march's best value.
+// Writes the answer of a template: the best value from `all`, and as its cell that of the best candidate of all
+// warps of the block.
 __device__ __forceinline__ void answer(Answer* to, const Gather& all, T F, unsigned row, unsigned column,
                                        unsigned columns, unsigned flag, Gather* each) {
   Gather& mine = each[threadIdx.x >> 5];
@@ -239,14 +242,15 @@ __device__ __forceinline__ void answer(Answer* to, const Gather& all, T F, unsig
   *to = a;
 }
 
-// In a gap an exponential window loses bin after bin and gains none, until the rounding of all that has left is not small
-// beside what remains.  So it is summed anew when so many bins are left; `away` is the distance to the next bin with data.
+// In a gap, an exponential window loses bin after bin and gains none, until the rounding errors of the bins that
+// have left are no longer small compared with the remaining sum.  Therefore it is summed again when these numbers
+// of bins are left; `away` is the distance to the next bin with data.
 __device__ __forceinline__ bool renewed(int L, int away) {
   const int left = L - away;
   return left <= 4 || left == FEWEST || (left == MANY && away >= MANY);
 }
 
-// A window summed by a warp: lanes take bins by their number, so that equal windows have equal sums.
+// A window summed by a warp: lanes take bins by their index, so that equal windows have equal sums.
 struct Window {
   T A, B, C;
   Quad S;

@@ -41,7 +41,7 @@ FINE = 1e5
 MOST_CELLS = 2**32 - 2
 """Most cells of a map: the kernels count them in 32 bits."""
 FEWEST, CELLS, BYTES = 64, 2e10, 2**28
-"""Size of a launch: at least so many templates, or as many as have these cells and bytes."""
+"""Size of a launch: the usual least number of templates, and the most cells and bytes if there are more templates."""
 SMALL = 2**28
 """Below this size, in bytes, skip the slow query of free GPU memory."""
 
@@ -67,7 +67,7 @@ class Engine:
     Raises
     ------
     ValueError
-        For ``lal``, and for lines of more detectors than the kernels allow.
+        The spec asks for ``lal``, or for lines of more detectors than the kernels allow.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Engine:
             free = device.total_memory if self.runtime.xp is np else device.free_memory
             budget = parse_budget(self.memory, free, default=0.8)
         if need > budget:
-            hint = "keep_map=False never builds it" if self.spec.keep_map else "a template"
+            hint = "keep_map=False avoids it" if self.spec.keep_map else "for one template"
             raise MemoryBudgetError(f"the map of {rows} x {columns} cells on the GPU ({hint})", need, budget)
         useful = max(FEWEST, min(CELLS / (rows * columns), BYTES / need))
         lanes = 1 if job.n_templates <= useful else 2

@@ -1,17 +1,19 @@
 // Exponential windows on every bin: the weighted sums of all starts by a recurrence, with one multiply-add per sum.
 //
-// F does not change if the weights of a window are multiplied by a number, and the antenna factors by its square.  So a bin
-// has the weight w = 2^(a (reference - bin)), a = log2(e) / tau, for all starts: S <- S + w x where it enters, and
-// S <- S - q^L w x where it leaves.  Before w becomes too large the sums are divided by it (for long tau at most once while
-// a bin is in the window), so that rounding errors do not accumulate.
+// F does not change if the weights of a window are multiplied by a number, and the antenna factors by its square.  So a
+// bin has the weight w = 2^(a (reference - bin)), a = log2(e) / tau, for all starts: S <- S + w x where it enters, and
+// S <- S - q^L w x where it leaves.  Before w becomes too large the sums are divided by it (for long tau at most once
+// while a bin is in the window), so that rounding errors do not accumulate.
 //
-// Layout: a thread for J taus (32 apart; for a map neighbours) and K templates of one point of the sky, which share A, B, C
-//   and their inverse.  It sums the first window of a chunk of the data and moves the start down in blocks of 16 rows.  The
-//   rows of a group of templates are contiguous, antenna factors first, so that all loads are broadcasts of one address.
-//   Bins that leave (a sixth of the cells of a full grid) are contiguous in a copy sorted by phase (index modulo `step`, the
-//   increment of the lengths).  Sums over the taus of one start go through shared memory, 16 starts at a time.
+// Layout: a thread for J taus (32 apart; for a map neighbours) and K templates of one point of the sky, which share A,
+//   B, C and their inverse.  It sums the first window of a chunk of the data and moves the start down in blocks of 16
+//   rows.  The rows of a group of templates are contiguous, antenna factors first, so that all loads are broadcasts of
+//   one address.  Bins that leave (a sixth of the cells of a full grid) are contiguous in a copy sorted by phase (index
+//   modulo `step`, the increment of the lengths).  Sums over the taus of one start go through shared memory, 16 starts
+//   at a time.
 // Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K)
-//   loads; no bytes but 16 for a bin that leaves, from the first cache; two operations per row of a thread for the sums.
+//   loads; no bytes but 16 for a bin that leaves, from the first cache; two operations per row of a thread for the
+//   sums.
 // Limit: instruction issue; a broadcast of four numbers takes four cycles of the first cache, which J = 2 hides.
 // Data are multiplied by sqrt(log2 e) if no map is wanted, so that the sums need 2^F.
 // The best cell is known up to a block of 16 rows and J columns, in which exp_best finds it.
@@ -46,8 +48,8 @@ enum { LEAN, SUMS, MAP, BOTH };  // sums over rows and columns, the map, both
 enum { FAST, TAIL, SLOW };
 #define PAD 36  // lanes, and enough to keep the banks apart
 
-// Where the bin that leaves lies in the copy sorted by phase: bin b = c + L(n) at phase b mod step, place b / step; 32
-// places of a phase lie together, for the antenna factors and then for each template.
+// Position of the bin that leaves in the copy sorted by phase: bin b = c + L(n) is at phase b mod step, place b /
+// step; 32 places of a phase lie together, for the antenna factors and then for each template.
 struct Tail {
   int phase, at;
   __device__ __forceinline__ void begin(int bin, int step) {
@@ -77,13 +79,13 @@ __device__ __forceinline__ void store(T* at, const Vector<T, 1>& v) { ptx::write
 template <int K, int J, int MODE>
 struct March {
   static constexpr bool KEEP = MODE >= MAP, EACH = MODE == SUMS || MODE == BOTH;
-  static constexpr int STRIDE = KEEP ? 1 : 32;  // from a column of a thread to its next one: a map is written in pairs
+  static constexpr int STRIDE = KEEP ? 1 : 32;  // between the columns of a thread: a map is written in pairs
   const Shape& s;
   const Quad *mine, *tails;                       // rows of this group, its copy sorted by phase
   int t0, n0, low, high, reference, alone, lane;  // alone: a gap from which some windows hold little or nothing
   T base, bound, *row_sums;
   T (*part)[ROWS][PAD];  // sums over the columns of a thread, one set a template
-  T* out[KEEP ? K : 1];  // of the row above the next one; a missing template is the last one again
+  T* out[KEEP ? K : 1];  // position of the row above the next one; a missing template repeats the last one
   bool inside;           // columns within a line of the map, wanted or not (others are filled in later)
   T A[J], B[J], C[J];
   Quad S[K][J];
@@ -108,7 +110,7 @@ struct March {
     for (int k = 0; k < K; k++) weigh(S[k][j], w, y[k]);
   }
 
-  // A bin of the first window, `since` bins after the window's first.
+  // Adds a bin of the first window, `since` bins after the window's first.
   __device__ __forceinline__ void warm(int c, int since) {
     const Quad* const p = mine + (size_t)c * (K + 1);
     Quad y[K];
@@ -118,7 +120,7 @@ struct March {
     for (int j = 0; j < J; j++)
       enter(j, other[j] > NONE && since < L[j] ? power_of_two(rate[j] * (T)(reference - c)) : (T)0, p[0], y);
   }
-  // The last bins of a window, summed by themselves; `away` bins before them there is nothing.
+  // Sums a window from its last bins alone; there are no data in the `away` bins before them.
   __device__ __forceinline__ void renew(int j, int c, int away) {
     clear(j);
     const int end = min(s.n, c + L[j]);
@@ -131,7 +133,7 @@ struct March {
       enter(j, other[j] > NONE ? power_of_two(rate[j] * (T)(reference - b)) : (T)0, p[0], y);
     }
   }
-  // Four bins of it from c0 down, which the windows of all columns hold.
+  // Adds four bins of the first window, from c0 down, which the windows of all columns contain.
   __device__ __forceinline__ void warm_group(int c0) {
     T w0[J];
 #pragma unroll
@@ -155,8 +157,8 @@ struct March {
     }
   }
 
-  // Four rows from c0 down.  FAST: no bin leaves a window; TAIL: one leaves some; SLOW: and some rows are not this
-  // chunk's, or windows may hold no data.
+  // Computes four rows from c0 down.  FAST: no bin leaves a window; TAIL: bins leave some windows; SLOW: in
+  // addition some rows do not belong to this chunk, or windows may contain no data.
   template <int WAY>
   __device__ __forceinline__ void group(int c0) {
     T e[K], w0[J];
@@ -196,7 +198,7 @@ struct March {
           for (int k = 0; k < K; k++) weigh(S[k][j], u, q[32 * (k + 1)]);
         }
       }
-      if (WAY == SLOW && x.w >= (T)alone) {  // no data in the window, or little: leave no residue
+      if (WAY == SLOW && x.w >= (T)alone) {  // no data in the window, or few: remove the rounding residue
 #pragma unroll
         for (int j = 0; j < J; j++) {
           if (x.w >= (T)L[j])
@@ -233,7 +235,7 @@ struct March {
       }
     }
   }
-  // The sums of rows c0 .. c0 + 15 to where they are added up over the columns.
+  // Copies the sums of rows c0 ..  c0 + 15 to the place where they are added over the columns.
   __device__ __forceinline__ void flush(int c0) {
     __syncwarp();
     const int row = lane & (ROWS - 1), c = c0 + row;
@@ -313,7 +315,8 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
   }
 
   m.reference = high;  // weights are 1 there
-  // The window of the bin before the chunk, from its end: bins that some columns' windows hold, then those of all.
+  // The window of the bin before the chunk, from its end: first the bins that the windows of some columns
+  // contain, then those that all contain.
   int c = min(s.n, high + longest) - 1;
   const int common = min(s.n, high + shortest);
   for (; c >= common || (c >= high && (c - high) % GROUP != GROUP - 1); c--) m.warm(c, c - high);
@@ -325,7 +328,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const Quad* fine, const i
 
   for (int b = (high - 1) / ROWS; b >= low / ROWS; b--) {
     const int last = b * ROWS + ROWS - 1;
-    if (m.reference - (last + 1) >= period) {  // weights start at 1 again
+    if (m.reference - (last + 1) >= period) {  // the weights restart at 1
 #pragma unroll
       for (int j = 0; j < J; j++) {
         const T f = power_of_two(-m.rate[j] * (T)(m.reference - (last + 1))), f2 = f * f;

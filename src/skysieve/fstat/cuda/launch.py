@@ -135,7 +135,7 @@ class Launcher:
         templates: NDArray[np.int64],
         reference: NDArray[np.float64],
     ) -> LaunchedWork:
-        """As `_unit`; launches of a size that comes again are recorded and then started together."""
+        """As `_unit`, but launches of a size that occurs again are recorded, and then started together."""
         equal = bool((reference == reference[0]).all())
         key = (len(templates), job.shared, equal)
         held = self._records.find(lane, key)

@@ -21,7 +21,7 @@ __device__ __forceinline__ Cell cell_of(const Sums& s, T bound) {
   return cell_of(s.A, s.B, s.C, bound, (T)0, FALLBACK);
 }
 
-// What a thread has found.
+// Results of a thread.
 template <int D>
 struct Found {
   T top, line_top, sum;

@@ -1,5 +1,5 @@
-// Before and after the other kernels: atoms into the rows that these read; templates that are too loud; the best cell of a
-// template from those of its warps (any grid, any window).
+// Steps before and after the other kernels: atoms are packed into the rows that these read; templates that are too
+// loud are found; the best cell of a template is selected from those of its warps (any grid, any window).
 //
 // pack: Layout: a thread for one bin of one group of K templates.
 //   Cost: 28 bytes read and 16 (K + 1) / K written per bin and template, twice for exponential windows.
@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const T* antenna, const T
                                                        int bins, int pad, int shared, int together, T factor, Shape s,
                                                        Quad* rows, Quad* fine) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x, g = blockIdx.y, at = c - pad;
-  const bool kept = c < s.stored, again = fine && c < 32 * s.step * s.fine;  // what lies past the data is zero
+  const bool kept = c < s.stored, again = fine && c < 32 * s.step * s.fine;  // bins past the data are zero
   if (!kept && !again) return;
   const bool some = at >= 0 && at < bins;
   const int t0 = min(g * together, s.templates - 1);
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(128) pack(const T* antenna, const T
   x.w = (T)(c < s.n ? away[(size_t)t0 * away_step + c] : 1 << 24);
   if (kept) to[0] = x;
   if (sorted) sorted[0] = x;
-  for (int k = 0; k < together; k++) {  // a missing template is the last one again
+  for (int k = 0; k < together; k++) {  // a missing template repeats the last one
     const T* d = data + (size_t)min(t0 + k, s.templates - 1) * 4 * bins + at;
     Quad y = zero();
     if (some) {
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(1024) loud(const T* antenna, const 
   if (threadIdx.x == 0) flags[t] = found | (again ? flags[t] : 0);
 }
 
-// A block joins the slots of a template.
+// A block merges the slots of a template.
 extern "C" __global__ void __launch_bounds__(1024) best_slot(Shape s, const Slot* slots, const int* flags,
                                                              Answer* answers) {
   __shared__ Gather each[MOST_WARPS];

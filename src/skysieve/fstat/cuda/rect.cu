@@ -1,12 +1,13 @@
 // Rectangular windows on every bin: running sums from each start, never a subtraction.
 //
-// Layout: a lane for R neighbouring starts and K templates of one point of the sky, which share A, B, C and their inverse.  A
-//   warp moves the end of its windows through the data, so that the bin that enters is one broadcast load for 32 R starts.
-//   Windows past the end of the data equal the last one; they are counted, not computed.  The first starts take longest, so
-//   blocks of all templates begin with them (blockIdx.y).  The sums over the starts of one tau are passed from start to
-//   start, with one addition per cell and a shuffle for R of them.  A map goes through a tile of shared memory, so that rows
-//   are written in whole lines.
-// Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K) loads.
+// Layout: a lane for R neighbouring starts and K templates of one point of the sky, which share A, B, C and their
+//   inverse.  A warp moves the end of its windows through the data, so that the bin that enters is one broadcast load
+//   for 32 R starts.  Windows past the end of the data equal the last one; they are counted, not computed.  The first
+//   starts take longest, so blocks of all templates begin with them (blockIdx.y).  The sums over the starts of one tau
+//   are passed from start to start, with one addition per cell and a shuffle for R of them.  A map goes through a tile
+//   of shared memory, so that rows are written in whole lines.
+// Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), 17 / K shared ones, (K + 1) / (R K)
+//   loads.
 // Limit: instruction issue.
 // Data are multiplied by sqrt(log2 e) if no map is wanted, so that the sums need 2^F.
 // The best cell is known up to a block of 8 ends and R starts, in which rect_best finds it.
@@ -70,7 +71,7 @@ struct March {
     }
   }
 
-  // The windows that end with bin e.  SLOW: some have not begun, or are in columns that are not wanted.
+  // Computes the windows that end with bin e.  SLOW: some have not begun, or are in columns that are not wanted.
   template <bool SLOW>
   __device__ __forceinline__ void step(int e, T (&full)[EACH ? K : 1]) {
     const Quad* const p = mine + (size_t)e * (K + 1);
@@ -124,7 +125,8 @@ struct March {
         if (t0 + k < s.templates) atomicAdd(column_sums + (size_t)(t0 + k) * s.columns + n, done[k][lane]);
     __syncwarp();
   }
-  // The columns of the map that the tile holds and that are not written yet, until end e: whole lines, but for the last.
+  // Writes the columns of the map that the tile holds and that are not written yet, until end e: whole lines,
+  // except for the last.
   __device__ __forceinline__ void write(int e, bool last, T* out) {
     __syncwarp();
 #pragma unroll 1
@@ -212,7 +214,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
       }
     }
 #pragma unroll
-    for (int k = 0; k < K; k++) {  // which block of ends holds the highest: the first in the map
+    for (int k = 0; k < K; k++) {  // the block of ends with the highest value, of equal ones the first in the map
       if (m.most[k] > top[k]) {
         top[k] = m.most[k];
         where[k] = e / ENDS;
@@ -238,7 +240,7 @@ __device__ __forceinline__ void unit(const Quad* rows, const T* bases, T bound, 
     }
   }
 
-  if (EACH) {  // columns that were still on their way when the data ended
+  if (EACH) {  // columns that were not complete when the data ended
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll

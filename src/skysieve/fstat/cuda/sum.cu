@@ -1,13 +1,14 @@
-// Windows that are sums of polynomials times exponentials, on any grid, of any number of detectors: recurrences in float64.
+// Windows that are sums of polynomials times exponentials, on any grid, of any number of detectors: recurrences in
+// float64.
 //
 // With y_j = j h, h = T / tau, the moments m_d(c) = sum_j y_j^d / d! exp(-r y_j) x_(c + j) of one rate r obey
 //   m_d(c) = exp(-r h) sum_(i <= d) h^i / i! m_(d - i)(c + 1) + [d = 0] x_c - leave_d x_(c + L),
-// leave_d = (L h)^d / d! exp(-r L h).  The window is a sum of such moments, and its square another one.  Of two conjugate
-// rates only one is computed, with twice its coefficients, and the real part is used.  A start `offset` seconds before its
-// first bin has other coefficients of the same moments.
-// Layout: a block has 7 warps, one for each sum (those of the squares first), and 32 taus.  It moves the start down, 7 rows at
-//   a time: each warp writes its sums of 7 rows to shared memory and then evaluates one of the rows.  To bound rounding errors
-//   where nothing decays, the sums are computed again after 4 times the longest window of the block.
+// leave_d = (L h)^d / d! exp(-r L h).  The window is a sum of such moments, and its square another one.  Of two
+// conjugate rates only one is computed, with twice its coefficients, and the real part is used.  A start `offset`
+// seconds before its first bin has other coefficients of the same moments.
+// Layout: a block has 7 warps, one for each sum (those of the squares first), and 32 taus.  It moves the start down, 7
+//   rows at a time: each warp writes its sums of 7 rows to shared memory and then evaluates one of the rows.  To bound
+//   rounding errors where nothing decays, the sums are computed again after 4 times the longest window of the block.
 // Cost: 2 float64 operations per moment, set of sums and bin; 30 operations per cell in REAL.
 // Limit: float64 multiply-adds, or their latency.
 //
@@ -134,7 +135,7 @@ struct Moments {
 #pragma unroll
       for (int d = 0; d < D; d++) m[b][k][d] = enlarge(m[b][k][d], -x, leave[k][d]);
   }
-  // The sum, with a bin of value `more` at the end besides.
+  // The sum, with an additional bin of value `more` at the end.
   __device__ __forceinline__ double value(int b, double more) const {
     double total = 0;
 #pragma unroll
@@ -145,7 +146,7 @@ struct Moments {
   }
 };
 
-// All warps of the block, wherever in the code each of them is.
+// A barrier for all warps of the block, which may be at different places in the code.
 __device__ __forceinline__ void meet() {
 #if ON_DEVICE
   asm volatile("bar.sync 1, 224;" ::: "memory");
@@ -230,7 +231,7 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
             const T* const x = mine + b * bank;
             v.enter(b, (double)x[8 * (size_t)c]);
             if (c + L < s.n) v.lose(b, (double)x[8 * (size_t)(c + L)]);
-            if (bins[b * bank + 8 * (size_t)c + 3] >= (T)L) v.clear(b);  // no data in the window: leave no residue
+            if (bins[b * bank + 8 * (size_t)c + 3] >= (T)L) v.clear(b);  // no data in the window: clear the residue
           }
         }
         if (group_of[at + i] != group) {

@@ -48,11 +48,11 @@ class Tables:
     Attributes
     ----------
     rows : numpy.ndarray of int64
-        Rows to compute, rising.
+        Rows to compute, in rising order.
     order : numpy.ndarray of int64
         The rows in the kernels' order.
     first, group : numpy.ndarray of int32
-        The same order; ``first`` includes the `pad` empty bins before the data.
+        First bin and group of each row, in the kernels' order; ``first`` counts the `pad` empty bins before the data.
     length : numpy.ndarray of int32
         For the exponential window the lengths common to all groups, otherwise those of each group.
     more : numpy.ndarray of uint8 or None

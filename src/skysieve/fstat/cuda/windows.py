@@ -40,7 +40,7 @@ DIRECT = {"float32": 1e-12, "float64": 2e-12}
 FOURIER = 2.1e-12
 """Seconds of a real transform in float64 for each point and factor of two in its length."""
 POINTS = 9
-"""Transforms of a column: of its weights, their squares, and back for seven sums."""
+"""Transforms of a column: one of its weights, one of their squares, and inverse ones for seven sums."""
 SLOW_DOUBLES = 8.0
 """Factor by which transforms take longer on GPUs with few float64 units; estimated."""
 TILE_BYTES = 2**27
@@ -119,14 +119,14 @@ class WindowLauncher(Launcher):
             return self._any_shape(lane, job, tables, held, templates, reference, target)
 
     def close(self) -> None:
-        """Drop what belongs to a schedule."""
+        """Drop the data of the schedule."""
         self._held = None
         super().close()
 
     fourier: bool | None = None
-    """Whether functions are summed by Fourier transforms; None is the faster method of each column."""
+    """Whether functions are summed by Fourier transforms; None chooses the faster method for each column."""
     memory: str | float | None = None
-    """Budget of device memory, as the engine's."""
+    """Budget of device memory, as for the engine."""
     _held: ScheduleData | None = None
 
     def _held_of(self, job: MapJob, tables: DeviceTables) -> ScheduleData:

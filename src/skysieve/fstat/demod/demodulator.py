@@ -99,9 +99,9 @@ class Demodulator:
     ) -> None:  # fmt: skip
         many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
         if not many:
-            raise ValueError("sfts is empty: expected those of one detector at least")
+            raise ValueError("sfts is empty: expected the SFTs of at least one detector")
         if len({one.detector for one in many}) < len(many):
-            raise ValueError("sfts: several sets of one detector, expected one each")
+            raise ValueError("sfts: several sets are of the same detector; expected one set for each detector")
         lengths = sorted({one.tsft for one in many})
         if len(lengths) > 1 or lengths[0] != round(lengths[0]):
             raise ValueError(

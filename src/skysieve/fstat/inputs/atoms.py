@@ -98,11 +98,15 @@ class Atoms:
         for name, x in host.items():
             bad = np.flatnonzero(~np.isfinite(x))
             if bad.size:
-                raise ValueError(f"{name}[{bad[0]}] = {x[bad[0]]} is not finite ({bad.size} such of {x.size})")
+                raise ValueError(
+                    f"{name}[{bad[0]}] = {x[bad[0]]} is not finite ({bad.size} of {x.size} values are not)"
+                )
         for name in ("a2", "b2"):
             bad = np.flatnonzero(host[name] < 0)
             if bad.size:
-                raise ValueError(f"{name}[{bad[0]}] = {host[name][bad[0]]} is negative; it is a square")
+                raise ValueError(
+                    f"{name}[{bad[0]}] = {host[name][bad[0]]} is negative; expected a square, which is at least 0"
+                )
         a2, b2, ab = (host[name].astype(np.float64) for name in ("a2", "b2", "ab"))
         bad = np.flatnonzero(above_schwarz(a2, b2, ab))
         if bad.size:

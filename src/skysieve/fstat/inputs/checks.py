@@ -29,7 +29,7 @@ def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float 
         hint = (
             "compat='lalpulsar' needs the map; larger dt0 and dtau make it smaller"
             if lal
-            else "keep_map=False never builds it"
+            else "keep_map=False avoids it"
         )
         raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 

@@ -170,7 +170,9 @@ def _band(value: Any, name: str) -> int:
 
 def _count(n_t0: int, n_tau: int) -> None:
     if n_t0 * n_tau > MOST_CELLS or max(n_t0, n_tau) > 2**31 - 1:
-        raise ValueError(f"the grid has {n_t0} x {n_tau} cells: too many")
+        raise ValueError(
+            f"the grid has {n_t0} x {n_tau} cells: too many; expected larger dt0 and dtau, or smaller bands"
+        )
     refuse_large(n_t0, n_tau, 0)
 
 

@@ -167,7 +167,7 @@ def synth_atoms(
         raise ValueError(f"detectors={detectors!r}: expected each name once")
     delays = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
     if len(delays) != len(names):
-        raise ValueError(f"offsets has {len(delays)} entries for {len(names)} detectors")
+        raise ValueError(f"offsets has {len(delays)} entries, expected {len(names)}, one for each detector")
     signals = [inject] if isinstance(inject, Injection) else list(inject or ())
     rng = np.random.default_rng(seed)
     levels = _levels(noise, names)

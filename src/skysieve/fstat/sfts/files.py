@@ -246,13 +246,17 @@ def _joined(name: str, found: list[Found], band: tuple[float, float] | None) -> 
     tsft, start, taper = float(first[2]["tbase"]), int(first[2]["first_frequency_index"]), taper_of(first[2])
     for (_, before, _, _), (_, path, header, data) in pairwise(found):
         if float(header["tbase"]) != tsft:
-            raise ValueError(f"{path}: SFTs of {header['tbase']:g} s, those of {before} are {tsft:g} s long")
+            raise ValueError(
+                f"{path}: the SFTs are {header['tbase']:g} s long, but those of {before} are {tsft:g} s long"
+            )
         if band is None and (int(header["first_frequency_index"]) != start or len(data) != len(first[3])):
             raise ValueError(
                 f"{path}: the band differs from that of {before}; select the common band with band=(low, high)"
             )
         if taper_of(header) != taper:
-            raise ValueError(f"{path}: a {taper_of(header).kind} window, in {before} it is {taper.kind}")
+            raise ValueError(
+                f"{path}: the window of the SFTs is {taper_of(header).kind}, but that of {before} is {taper.kind}"
+            )
     times = np.array([t for t, *_ in found], np.int64)
     near = np.flatnonzero(np.diff(times) < tsft)
     if near.size:
@@ -333,7 +337,7 @@ def write_sfts(
     target = Path(path)
     names = {one.detector for one in many}
     if len(names) != len(many):
-        raise ValueError(f"sfts: several of {', '.join(sorted(names))}, expected one set for each detector")
+        raise ValueError(f"sfts: several sets of {', '.join(sorted(names))}, expected one set for each detector")
     for one in many:
         if one.t[-1] > LAST_START:
             raise ValueError(f"sfts of {one.detector}: one starts at GPS {one.t[-1]}, expected at most {LAST_START}")

@@ -78,14 +78,16 @@ class BSGL:
             found = [1.0 / n] * n
         elif isinstance(self.oLGX, Mapping):
             if sorted(self.oLGX) != sorted(detectors):
-                raise ValueError(f"oLGX={dict(self.oLGX)!r}: the detectors are {', '.join(detectors)}")
+                raise ValueError(f"oLGX={dict(self.oLGX)!r}: expected the detectors {', '.join(detectors)}")
             found = [float(self.oLGX[d]) for d in detectors]
         else:
             found = [float(v) for v in self.oLGX]
             if len(found) != n:
-                raise ValueError(f"oLGX={list(self.oLGX)!r} has {len(found)} entries for {n} detectors")
+                raise ValueError(
+                    f"oLGX={list(self.oLGX)!r} has {len(found)} entries, expected {n}, one for each detector"
+                )
         if sum(found) == 0:
-            raise ValueError(f"oLGX={self.oLGX!r}: without any line there is nothing to be robust against")
+            raise ValueError(f"oLGX={self.oLGX!r}: expected odds above 0 for at least one detector")
         return found
 
     def lines(self, detectors: Sequence[str]) -> Lines:

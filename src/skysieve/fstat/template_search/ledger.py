@@ -157,7 +157,7 @@ class Ledger:
             if old is None or (value, -n) > (old[0], -old[1]):
                 self.bands[b] = (value, n)
         if len(self.bands) > MOST_BANDS:
-            raise ValueError(f"band_width makes more than {MOST_BANDS} bands: take a wider one")
+            raise ValueError(f"band_width gives more than {MOST_BANDS} bands; expected a larger width")
 
     def keep(self, rows: Rows, posteriors: Posteriors) -> None:
         """Add rows of a chunk (at least those that reach the bar) and the posteriors of the best of them."""

@@ -164,7 +164,9 @@ class SearchResult(Result):
         """
         found = self.ledgers[window].posteriors
         if template not in found:
-            raise ValueError(f"template={template}: posteriors are kept of {sorted(found) or 'none'} (posteriors=)")
+            raise ValueError(
+                f"template={template}: posteriors are kept only for templates {sorted(found) or 'none'} (posteriors=)"
+            )
         return found[template]
 
     def save(self, path: str | os.PathLike[str], *, format: str | None = None) -> None:

@@ -232,7 +232,7 @@ class SearchPlan(Plan):
             raise ValueError(f"statistic={ranked!r} needs its prior: bsgl=BSGL(Fstar0=...)")
         keep, few = whole("topk", topk, 1), whole("posteriors", posteriors, 0)
         if few > keep:
-            raise ValueError(f"posteriors={posteriors}: more than topk={topk}")
+            raise ValueError(f"posteriors={posteriors}: expected at most topk={topk}")
         if threshold is not None and not np.isfinite(threshold):
             raise ValueError(f"threshold={threshold!r}: expected a finite number")
         if not (np.isfinite(rhohatmax) and rhohatmax > 0):
@@ -417,7 +417,7 @@ class Run:
                 self._begin(parts)
             if band is not None and band not in parts[0].params:
                 known = ", ".join(parts[0].params) or "none"
-                raise ValueError(f"band={band!r}: template {start} has the parameters {known}")
+                raise ValueError(f"band={band!r} is not a parameter of template {start}; its parameters are {known}")
             for chunk in self._cut(parts, start):
                 while len(waiting) >= (1 + AHEAD) * len(self.workers):
                     yield from self._enter(waiting)

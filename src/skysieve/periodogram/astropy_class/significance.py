@@ -178,7 +178,9 @@ class Significance(FittedCurve, ABC):
         bare = np.atleast_1d(np.asarray(getattr(wanted, "value", wanted), np.float64)).ravel()
         if bare.size == 0:
             low, high = rule[2:]
-            reason = "frequency is empty" if frequency is not None else f"from {low} to {high} there are none"
+            reason = (
+                "frequency is empty" if frequency is not None else f"the range from {low} to {high} holds no frequency"
+            )
             raise ValueError(f"{reason}: expected a grid of at least one frequency")
         return bare
 

@@ -175,8 +175,8 @@ def period(
         bool,
         option(
             "--asteroid",
-            help="Show rotation periods in hours, twice the periods of the light curve. By default the latter are "
-            "shown.",
+            help="Show rotation periods in hours, which are twice the periods of the light curve. By default the "
+            "periods of the light curve are shown.",
             panel=MOVING,
         ),
     ] = False,

@@ -143,9 +143,9 @@ class PeriodRun:
         self.output, self.plot = outputs.table, outputs.plot
         self.plot_limit = sys.maxsize if outputs.plot_all else MAX_PLOTS
         if files.count(STDIO) > 1:
-            raise UserError("- is given twice: standard input can be read once")
+            raise UserError("- is given twice: standard input can be read only once")
         if outputs.format is not None and self.output is None:
-            raise UserError("--format needs -o, the table that has this format")
+            raise UserError("--format needs -o, the file to write in this format")
         try:
             check_outputs({"--output": self.output, "--plot": self.plot}, files)
             replaces = outputs.overwrite or continues(self.output, outputs.resume)
@@ -321,7 +321,7 @@ class PeriodRun:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         if self.not_plotted:
             more = len(self.not_plotted) - 1
-            also = f", nor {more:,} other picture{'s' if more != 1 else ''}" if more else ""
+            also = f" (and {more:,} other picture{'s' if more != 1 else ''})" if more else ""
             self.complain(self.not_plotted[0] + also)
         return FAILED_SOME if self.bad_files or self.not_plotted else 0
 
@@ -351,7 +351,7 @@ class PeriodRun:
         how = self.treatment
         if curves.time_unit and how.time_unit not in ("d", curves.time_unit):
             curves.notes.append(
-                f"the file gives its times in {curves.time_unit}; --time-unit is for those that carry none"
+                f"--time-unit is not used: the file itself says that its times are in {curves.time_unit}"
             )
         if not curves.time_unit and how.time_unit != "d":
             days = TimeUnit[how.time_unit].days
@@ -650,7 +650,7 @@ class PeriodRun:
             write_stdout(table_bytes(self._columns()[0], self.format if self.output == STDIO else "csv"))
         except OSError as e:
             return f"{why}; {those} are lost: they could not be written to standard output ({e.strerror or e})"
-        return f"{why}; {those} are on the standard output"
+        return f"{why}; {those} are on standard output"
 
 
 def _size_of(curves: LightCurves | CurveStream) -> str:

@@ -1,4 +1,4 @@
-"""A short measurement of what methods of one sinusoid cost on a GPU, stored in the user's cache folder."""
+"""A short measurement of the costs of the methods of one sinusoid on a GPU, stored in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ logger = logging.getLogger("skysieve")
 
 OBJECTS, NF = 600, 57_600
 POINTS = {"nufft": (48, 160), "direct": (16, 32)}
-"""Of each object, by method: direct sums are chosen for few."""
+"""Numbers of points of an object, by method; direct sums are chosen for few points."""
 FEWEST_RUNS, AGREE, WITHIN, LONGEST = 5, 3, 0.08, 3.0
-"""Fewest runs of a case, how many must agree with the shortest, how well (relative), and the most seconds."""
+"""Fewest runs of a case, number of runs that must agree with the shortest, relative tolerance, and most seconds."""
 Case = tuple[str, int]
 """Method, and points of each object (0: the nearly empty chunk)."""
 FORMAT = 8
 """Changes when the kernels change enough to void old figures."""
 SLOWER, FASTER, UNEQUAL = 1000.0, 30.0, 30.0
-"""Plausible costs in comparison with an H100: at most so many times as high or as low, and with ratios to each other
-that differ at most by the last number.
+"""Largest plausible factors in comparison with an H100: by which costs are higher, by which they are lower, and by
+which these ratios differ from each other.
 
 The slowest card in float64 that can run the kernels, a T4 of 0.25 TFLOP/s, has 1/130 of an H100's multiply-adds and
 1/260 of its matrix units.
@@ -52,8 +52,8 @@ def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
     def believed() -> Figures | None:
         if (need := needed(worker, spec)) > budget:
             logger.warning(
-                "%s: the costs of the periodogram's methods are not measured, which needs %s of device memory, those "
-                "of an H100 are used", worker.runtime.device, format_bytes(need),
+                "%s: the costs of the periodogram's methods cannot be measured, which needs %s of device memory; "
+                "those of an H100 are used", worker.runtime.device, format_bytes(need),
             )  # fmt: skip
             return None
         try:
@@ -62,14 +62,14 @@ def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
             if not out_of_memory(error):
                 raise
             logger.warning(
-                "%s: too little memory is free to measure the costs of the periodogram's methods, those of an H100 are "
+                "%s: too little memory is free to measure the costs of the periodogram's methods; those of an H100 are "
                 "used: %s", worker.runtime.device, error,
             )  # fmt: skip
             return None
         if plausible(found, defaults):
             return found.as_dict()
         logger.warning(
-            "%s: measured costs of the periodogram's methods are not believed, those of an H100 are used: %s",
+            "%s: measured costs of the periodogram's methods are implausible; those of an H100 are used: %s",
             worker.runtime.device, found,
         )  # fmt: skip
         return None
@@ -78,7 +78,7 @@ def costs_of(worker: Worker, spec: Spec, budget: float = np.inf) -> Costs:
 
 
 def needed(worker: Worker, spec: Spec) -> float:
-    """Bytes of device memory of a measurement: every case has its rows and a lane."""
+    """Bytes of device memory that a measurement needs; every case has its own rows and lane."""
     total = 0.0
     for method, numbers in POINTS.items():
         settings = _settings(worker, spec, method, NF)
@@ -93,7 +93,7 @@ def name_of(gpu: str, spec: Spec) -> str:
 
 
 def plausible(found: Costs, defaults: Costs) -> bool:
-    """Could these be the costs of a real GPU?  They may be higher by up to `SLOWER`, but not for one method only."""
+    """Whether a real GPU may have these costs.  They may be higher by up to `SLOWER`, but not for one method only."""
     ratios = np.array([value / defaults.as_dict()[key] for key, value in found.as_dict().items()])
     if not np.isfinite(ratios).all() or ratios.min() < 1 / FASTER or ratios.max() > SLOWER:
         return False
@@ -101,10 +101,10 @@ def plausible(found: Costs, defaults: Costs) -> bool:
 
 
 def measure(worker: Worker, spec: Spec) -> Costs:
-    """Time both methods for two numbers of points; a tenth of a second and the compilation.
+    """Time both methods for two numbers of points; this takes a tenth of a second, and the compilation.
 
-    The time of a chunk of one object and few frequencies, which has the same launches, is subtracted.  NaN where the
-    GPU was too busy.
+    The time of a chunk of one object and few frequencies, which has the same launches, is subtracted.  Costs are NaN if
+    the GPU was too busy.
     """
     defaults = DEFAULTS[spec.dtype]
     settings = _settings(worker, spec, "nufft", NF)

@@ -32,13 +32,13 @@ class Cycles:
         self._coming: Callable[[], NDArray[np.float64]] | None = None
 
     def begin(self) -> None:
-        """Compute those of rows on a GPU, without waiting for them."""
+        """Start to compute the values of rows on a GPU, without waiting for them."""
         t, _, _, offsets = self._source.read(0, self._source.n_objects)
         if self._on_gpu is not None and is_device_array(t) and lengths_of(offsets).min(initial=1) > 0:
             self._coming = self._on_gpu(t, offsets, self._df)
 
     def every(self) -> NDArray[np.float64]:
-        """Of all objects, as `cycles_of`."""
+        """Return the values of all objects, as `cycles_of` does."""
         if self._every is None:
             if self._coming is None:
                 self.begin()
@@ -52,10 +52,11 @@ class Cycles:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What all chunks of one `execute` share.
+    """Settings that all chunks of one `execute` share.
 
-    ``power_start`` says where the powers of each object begin in the output, None where powers are not wanted;
-    ``to_host``: whether powers are copied to the host.  ``cycles``: those of all objects, where rows are in one piece.
+    ``power_start`` says where the powers of each object begin in the output; it is None if powers are not wanted.
+    ``to_host`` says whether powers are copied to the host.  ``cycles`` are those of all objects, if the rows are in one
+    piece.
     """
 
     methods: Methods
@@ -115,7 +116,7 @@ class ChunkJob:
     code: NDArray[np.int32] | None = None
     """Number of the band of each row, where there are several."""
     again: bool = False
-    """Have the same parts been launched before?  Otherwise no launch of them can be known."""
+    """Whether the same parts have been launched before; otherwise there is no recorded launch of them."""
 
     def like(self, **changes: Any) -> ChunkJob:
         """A job that differs in some fields (`dataclasses.replace` takes as long as a launch)."""
@@ -155,7 +156,7 @@ class Chunk:
 
 
 def gather(objects: list[int]) -> list[Chunk]:
-    """Chunks that cover these objects of one chunk, whose spans are known by now: neighbours are put together."""
+    """Chunks that cover these objects of one chunk, whose spans are known by now; neighbours share a chunk."""
     numbers = np.unique(objects)
     cuts = np.flatnonzero(np.diff(numbers) > 8) + 1
     return [Chunk(int(p[0]), int(p[-1]) + 1, True) for p in np.split(numbers, cuts)]
@@ -183,9 +184,10 @@ def cycles_of(t: Any, offsets: NDArray[np.int64], df: NDArray[np.float64]) -> ND
 def bounded_cycles(
     first: NDArray[np.float64], last: NDArray[np.float64], df: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """``df`` times the span and two units in the last place: the origin of times may lie one before the first.
+    """``df`` times the span, plus two units in the last place; 0 where it is not finite.
 
-    Bit for bit what ``ls_prepare`` and ``ls_cycles`` compute; 0 where it is not finite.
+    The origin of times may lie one unit before the first time.  The result has the bits of ``ls_prepare`` and
+    ``ls_cycles``.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         cycles = 2 * np.spacing(np.maximum(np.abs(first), np.abs(last)))
@@ -197,7 +199,7 @@ def bounded_cycles(
 
 
 def _same_grids(a: Grids, b: Grids) -> bool:
-    """Are these certainly the same frequencies?  (Long arrays are not compared.)"""
+    """Whether these are certainly the same frequencies.  (Long arrays are not compared.)"""
     return a is b or (a.shared and b.shared and a.values is None and b.values is None and a.of(0) == b.of(0))
 
 
@@ -208,13 +210,15 @@ def lengths_of(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def same_cuts(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
-    """Do the objects have the same numbers of rows?  (`numpy.array_equal` takes twice as long.)"""
+    """Whether the objects have the same numbers of rows.  (`numpy.array_equal` takes twice as long.)"""
     return len(a) == len(b) and bool((a == b).all())
 
 
 def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> tuple[Source, list[Future[None]]]:
-    """A source whose rows, in one piece so far, are in memory of ``empty``, where other threads begin to put them;
-    and what to wait for.  The source itself where there is no other thread."""
+    """Let other threads begin to copy a source's rows, which are in one piece, to memory of ``empty``.
+
+    Return a source with the copied rows, and the futures to wait for.  Without other threads, return the source itself.
+    """
     rows = source.read(0, source.n_objects)[:3]
     places = [None if a is None else empty(name, len(a)) for name, a in zip(("t", "y", "dy"), rows, strict=True)]
     copies = copier.behind([(place, a) for place, a in zip(places, rows, strict=True) if place is not None])
@@ -222,7 +226,7 @@ def staged(source: Source, empty: Callable[[str, int], Any], copier: Copier) -> 
 
 
 def joined(source: Source, empty: Callable[[str, int], Any]) -> Source:
-    """A source whose rows, in pieces so far, are joined in memory of ``empty`` where it reads them so."""
+    """A source whose rows, which were in pieces, are joined; in memory of ``empty`` if the given source uses it."""
     t, y, dy, _ = source.read(0, source.n_objects, empty)
     return StagedSource(source, t, y, dy)
 
@@ -281,17 +285,17 @@ class JobCache:
     def cut(
         self, offsets: NDArray[np.int64], on_device: bool, known: bool, cutter: Callable[[bool], list[tuple[int, int]]]
     ) -> list[tuple[int, int]]:
-        """The chunks of objects whose rows begin at ``offsets``: those of the last time where they are ``known``.
+        """The chunks of objects whose rows begin at ``offsets``: those of the last call if they are ``known``.
 
-        ``on_device``: the rows are on the GPU, and no powers are copied from it.  ``cutter`` is called the first time
-        that ``offsets`` come, with False, and the second time, with True.
+        ``on_device``: the rows are on the GPU, and no powers are copied from it.  ``cutter`` is called with False the
+        first time that ``offsets`` occur, and with True the second time.
         """
         if self._cut is None or not (known and self._again):
             self._cut, self._on_device, self._again = (offsets.copy(), cutter(known)), on_device, known
         return self._cut[1]
 
     def knows(self, offsets: NDArray[np.int64], on_device: bool) -> bool:
-        """Do the objects have the same numbers of rows as those of the last time, on the same grid?"""
+        """Whether the objects have the same numbers of rows as those of the last call, on the same grid."""
         return self._cut is not None and self._on_device == on_device and same_cuts(self._cut[0], offsets)
 
     def renew(self, settings: RunSettings) -> None:
@@ -305,8 +309,10 @@ class JobCache:
 
     @staticmethod
     def _key(settings: RunSettings, chunk: Chunk, rows: int, device_power: bool) -> tuple[int, ...]:
-        """Chunks of one key share a job if their objects have the same lengths; each has its own place on the device
-        for powers."""
+        """The key of a chunk; chunks of one key share a job if their objects have the same lengths.
+
+        Every chunk with grids of its own, or whose powers stay on the device, has a key of its own.
+        """
         if settings.grids.shared and not device_power:
             return (chunk.stop - chunk.start, rows)
         return (chunk.start, chunk.stop, rows)
@@ -373,7 +379,7 @@ def _plain_job(
     settings: RunSettings, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64], chunk: Chunk, output: Output,
     all_candidates: bool, cache: JobCache | None,
 ) -> ChunkJob:  # fmt: skip
-    """As `make_job`, of rows that are read, without their bands."""
+    """As `make_job`, for rows that have been read, without their bands."""
     objects = slice(chunk.start, chunk.stop)
     df = settings.grids.df if settings.grids.shared else settings.grids.df[objects]
     if chunk.known:

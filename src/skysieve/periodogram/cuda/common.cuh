@@ -1,4 +1,4 @@
-// What the periodogram's kernels share: precisions, phases, block sums, peak candidates, the exact power.
+// Shared parts of the periodogram's kernels: precisions, phases, sums, peak candidates, the exact power.
 #pragma once
 #include "ptx.cuh"
 
@@ -26,10 +26,11 @@ __device__ __forceinline__ C mk(T x, T y) {
   c.y = y;
   return c;
 }
-// No power: a NaN whose sign is set, so that its high half, taken as an integer, lies below that of every number above 0.
+// A missing power: a NaN whose sign is set, so that its high half, taken as an integer, lies below that of every
+// number above 0.
 __device__ __forceinline__ double missing64() { return __longlong_as_double((long long)0xfff8000000000000ull); }
 __device__ __forceinline__ T missing() { return sizeof(T) == 8 ? (T)missing64() : (T)__int_as_float((int)0xffc00000u); }
-// In working precision; the conversion alone would lose the sign of what is missing.
+// Conversion to working precision. A cast alone would lose the sign of a missing power.
 __device__ __forceinline__ T number_of(double p) { return p == p ? (T)p : missing(); }
 
 // Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
@@ -54,7 +55,7 @@ __device__ __forceinline__ float reciprocal(float x) {
 #endif
 }
 
-// f0 + k df for exact f0 and df, unrounded: a frequency and what is left of it.
+// f0 + k df for exact f0 and df, without rounding: the nearest float64 and the remainder.
 struct Frequency {
   double f, rest;
 };
@@ -74,12 +75,12 @@ __device__ __forceinline__ double cycles(Frequency q, double t) {
 __device__ __forceinline__ void sincos_cycles(double x, double& s, double& c) { sincospi(2 * x, &s, &c); }
 __device__ __forceinline__ void sincos_cycles(double x, float& s, float& c) { sincospif(2 * (float)x, &s, &c); }
 
-// The high 32 bits, which order positive numbers; and these with 0 for everything that is not positive.
+// The high 32 bits, which order positive numbers. key_of: the same, but 0 for everything that is not positive.
 __device__ __forceinline__ int high_of(double p) { return __double2hiint(p); }
 __device__ __forceinline__ int high_of(float p) { return __float_as_int(p); }
 __device__ __forceinline__ unsigned key_of(T p) { return p > 0 ? (unsigned)high_of(p) : 0u; }
 
-// The same from the bits alone.
+// The same as key_of, by integer operations alone.
 __device__ __forceinline__ unsigned key_bits(double p) {
   const unsigned k = (unsigned)__double2hiint(p);
   return k <= 0x7ff00000u ? k : 0;
@@ -89,7 +90,7 @@ __device__ __forceinline__ unsigned key_bits(float p) {
   return k <= 0x7f800000u ? k : 0;
 }
 
-// The same of a number in memory, reading no more than its high half.
+// The same for a number in memory, of which only the high half is read.
 __device__ __forceinline__ int high_at(const double* p) { return ((const int*)p)[1]; }
 __device__ __forceinline__ int high_at(const float* p) { return ((const int*)p)[0]; }
 __device__ __forceinline__ unsigned key_at(const T* p) { return (unsigned)max(high_at(p), 0); }
@@ -113,32 +114,33 @@ __device__ __forceinline__ unsigned warp_or(unsigned v) {
 #endif
 }
 template <int LANES = 32>
-__device__ __forceinline__ double warp_sum(double v) {  // of groups of LANES lanes
+__device__ __forceinline__ double warp_sum(double v) {  // over each group of LANES lanes
   for (int k = LANES / 2; k; k >>= 1) v += __shfl_xor_sync(FULL, v, k);
   return v;
 }
 
 #define LONG 1024  // series of more points are spread by ls_spread where several blocks share their cells
 
-// What prepare leaves for one object; n is 0 unless status is 0.
-// mean_square and weight: of y about its constant model, and the sum of 1 / dy^2, in the user's units. share: the least power of the
-// sample nearest to a maximum, in parts of that.
+// Results of ls_prepare for one object; n is 0 unless status is 0.
+// mean_square: of y about its constant model; weight: the sum of 1 / dy^2; both in the user's units. share: the
+// least power of the sample nearest to a maximum, as a fraction of the maximum.
 struct Info {
   int n, dropped, status, exclusion;
   double t_min, span, scale, mean_square, weight, share;
 };
 
-// What an object must be for the part it was put in: df * span in (least, most], few to many points. circle: cells of one
-// circle times combs, so that cells a unit of time is this times df; 0 where sums are direct. stretch: neighbouring indices
-// between edge values; 0 where there are none. window: of sums that are interpolated between frequencies; 0 where none are.
+// Conditions on the objects of a part: df * span in (least, most], and from `few` to `many` points. circle: cells
+// of one circle times the number of combs, so that a unit of time is circle * df cells; 0 for direct sums. stretch:
+// number of neighbouring indices between edge values; 0 if there are none. window: of sums that are interpolated
+// between frequencies; 0 if none are.
 struct Limit {
   double least, most, circle;
   int few, many;
   long long stretch, window;
 };
 
-// Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their pole at 1,
-// which rounding can reach or pass: p is at most the largest number below 1.
+// Normalisations: 0 = times scale (standard 1, psd, scargle), 1 = p/(1-p), 2 = -ln(1-p). The last two have their
+// pole at 1, which rounding can reach or pass: p is limited to the largest number below 1.
 __device__ __forceinline__ double normalise(double p, double scale, int norm) {
   if (!(p == p)) return missing64();
   if (norm == 0) return p * scale;
@@ -151,8 +153,9 @@ __device__ __forceinline__ float normalise(float p, double scale, int norm) {
   const float q = p > 1 - 0x1p-24f ? 1 - 0x1p-24f : p;
   return norm == 1 ? q / (1 - q) : -log1pf(-q);
 }
-// Of a launch over stretches of every member of a part: the member and the stretch of a block. First stretches of `group` members come
-// first, then their second ones: floors under their peaks are known soon.
+// The member and the stretch that a block computes, in a launch over all stretches of all members of a part. The
+// first stretches of `group` members come first, then their second ones, so that floors under their peaks are known
+// early.
 __device__ __forceinline__ int2 member_and_stretch(int block, int group, int stretches, int members) {
   const int start = block / (group * stretches) * group, size = min(group, members - start),
             task = block - start * stretches;
@@ -161,7 +164,7 @@ __device__ __forceinline__ int2 member_and_stretch(int block, int group, int str
   v.y = task / size;
   return v;
 }
-// Determinants at or below this are not trusted; none is where there are few points.
+// Determinants at or below `least` are not trusted. With up to `few` points no determinant is trusted.
 struct Guard {
   double least;
   long long few;
@@ -169,9 +172,11 @@ struct Guard {
 __device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1 : (T)g.least; }
 
 // ---------------------------------------------------------------- the exact power
-// Standard power from sums centred before they are squared (Zechmeister & Kuerster 2009, eqs. 5-15), by one warp, in float64.
-// At determinants below these cosine and sine are one column at these times: rounding of the products, and that of the cosines
-// themselves (about 1e-16 each, squared) where a column is next to constant.
+// Standard power from sums centred before they are squared (Zechmeister & Kuerster 2009, eqs. 5-15), by one warp,
+// in float64.
+// If a determinant is below these, cosine and sine are one column at these times: because of the rounding of the
+// products, and of that of the cosines themselves (about 1e-16 each, squared), which matters if a column is nearly
+// constant.
 #define SINGULAR 1e-14
 #define COLUMN_NOISE 1e-30
 struct Sums {
@@ -182,7 +187,8 @@ __device__ __forceinline__ double power_of(const Sums& s) {
   if (!(det > SINGULAR * s.cc * s.ss + COLUMN_NOISE * (s.cc + s.ss))) return missing64();
   return (s.yc * (s.ss * s.yc - s.cs * s.ys) + s.ys * (s.cc * s.ys - s.cs * s.yc)) / det;
 }
-// By each group of LANES lanes of a warp, for a frequency of its own. t relative, wv = (w, wy), n rows.
+// Each group of LANES lanes of a warp computes the power of its own frequency. t: relative times; wv: (w, wy); n
+// rows.
 template <int LANES>
 __device__ __noinline__ double exact_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   const int first = threadIdx.x & (LANES - 1);
@@ -217,8 +223,9 @@ __device__ __noinline__ double exact_power(const double* t, const double2* wv, i
   q.ys = warp_sum<LANES>(q.ys);
   return power_of(q);
 }
-// The same in one pass, from sums that are not centred: for sums in float32, whose suspicious determinants are mostly large enough
-// for float64. Where one is not, all groups of the warp go on to the power above.
+// The same in one pass, from sums that are not centred. This replaces sums in float32, whose suspicious
+// determinants are mostly large enough for float64. If one is not, all groups of the warp also compute the power
+// above.
 #define ENOUGH 1e-3
 template <int LANES>
 __device__ __noinline__ double finer_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
@@ -251,15 +258,17 @@ __device__ __noinline__ double finer_power(const double* t, const double2* wv, i
   const double exact = exact_power<LANES>(t, wv, n, f, mean);
   return sound ? power_of(q) : exact;
 }
-// What a suspicious power of the working precision is replaced by.
+// The power that replaces a suspicious power of the working precision.
 template <int LANES>
 __device__ __forceinline__ double better_power(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   return sizeof(T) == 4 ? finer_power<LANES>(t, wv, n, f, mean) : exact_power<LANES>(t, wv, n, f, mean);
 }
-// Up to so many points eight lanes do one frequency, otherwise a warp. The object alone decides: the two add in different orders.
+// Up to this number of points eight lanes compute a frequency, beyond it a warp. The choice must depend on the
+// object alone, because the two add in different orders.
 #define FEW_POINTS 64
-// Exact powers for the lanes of a warp in `todo`, one of them at a time or four; this lane's power, `here` if it is none of them. A: a
-// kernel's arguments, of which the object's points begin at `lo` and its grid is `gi`; k: number of the lane's frequency.
+// Computes exact powers for the lanes of a warp in the mask `todo`, one or four of them at a time. Returns this
+// lane's power, or `here` if the lane is not in the mask. A: arguments of a kernel; lo: first point of the object;
+// gi: index of its grid; k: index of the lane's frequency.
 template <typename Arguments>
 __device__ __noinline__ T mend_lanes(const Arguments& A, int lo, int n, int gi, int k, unsigned todo, T here) {
   const int lane = threadIdx.x & 31, size = n <= FEW_POINTS ? 8 : 32, group = lane / size;
@@ -279,10 +288,11 @@ __device__ __noinline__ T mend_lanes(const Arguments& A, int lo, int n, int gi, 
   }
   return here;
 }
-// Replaces the powers that are NaN among `total` staged ones, by the whole block: numbers of the missing ones are gathered in
-// `list` (room for all, idle now), then a warp does one at a time, or four where there are few points: one thread alone would keep
-// its block waiting (a third of ls_direct's time once).
-// power(i): the staged value, standard; index(i): its frequency's number; wanted(i): is there such a frequency.
+// The whole block replaces the NaNs among `total` staged powers. Their indices are gathered in `list` (unused
+// memory with room for all). Then a warp computes one at a time, or four if there are few points: one thread alone
+// would keep its block waiting (this once took a third of ls_direct's time).
+// power(i): the staged value, in the standard normalisation; index(i): index of its frequency; wanted(i): whether
+// there is such a frequency.
 template <int LANES, typename Power, typename Index>
 __device__ __forceinline__ void mend_list(int count, const int* list, const double* t, const double2* wv, int n,
                                           double f0, double df, bool mean, const Power& power, const Index& index) {
@@ -311,12 +321,12 @@ __device__ __forceinline__ void mend(int total, int* list, int* many, const doub
 }
 
 // ---------------------------------------------------------------- peak candidates
-// A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below all.
-// before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
+// A candidate is a sample above the one before and not below the one after; a neighbour that is NaN or absent is below
+// all. before/after are NaN where the neighbour belongs to another block: ls_peaks fills them in from the edge values.
 struct Candidate {
   int index, pick;
   T here, before, after;
-};  // pick: where the list has its peak of this rank (ls_peaks)
+};  // pick: place in the list of the peak of this rank (ls_peaks)
 struct Peaks {  // where candidates of object o go: list[o * cap ...], counted in count[o]
   Candidate* list;
   unsigned* count;
@@ -324,7 +334,7 @@ struct Peaks {  // where candidates of object o go: list[o * cap ...], counted i
   T* edge;
   const double* share;
   int cap, wanted;
-};  // share: of the highest power, which others than the k highest peaks must have to count
+};  // share: fraction of the highest power below which a peak beyond the k highest does not count
 __device__ __forceinline__ bool is_peak(T before, T here, T after) {
   return here == here && !(before >= here) && !(after > here);
 }
@@ -342,7 +352,8 @@ __device__ __forceinline__ void put(const Peaks& k, int o, unsigned slot, long l
 __device__ __forceinline__ void emit(const Peaks& k, int o, long long index, T before, T here, T after) {
   put(k, o, atomicAdd(k.count + o, 1u), index, before, here, after);
 }
-// The k-th highest of the numbers of a warp's lanes, two each, the higher one first; 0 where there are fewer above 0. highest: of all.
+// The k-th highest of the numbers of a warp, two in each lane (top >= next); 0 if fewer than k are above 0.
+// highest: the highest of all.
 __device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int k, unsigned& highest) {
   unsigned v = 0;
   for (int r = 0; r < k; r++) {
@@ -357,31 +368,34 @@ __device__ __forceinline__ unsigned kth_highest(unsigned top, unsigned next, int
   }
   return v;
 }
-// The floor that follows from the highest power: beside what falls below it the highest maximum cannot lie.
+// The floor that follows from the highest power: the highest maximum cannot lie beside a sample below this floor.
 __device__ __forceinline__ unsigned lowered(unsigned floor, double share) {
   const double v = (sizeof(T) == 8 ? __hiloint2double((int)floor, 0) : (double)__int_as_float((int)floor)) * share;
   const unsigned key = sizeof(T) == 8 ? (unsigned)__double2hiint(v) : (unsigned)__float_as_int((float)v);
   return key ? key - 1 : 0;
 }
-// The floor that follows from powers of a warp's lanes, each of a peak of its own, the higher one of a lane first; 0: none yet.
+// The floor that follows from the powers of a warp, two in each lane (top >= next), all of different peaks; 0: no
+// floor yet.
 __device__ __forceinline__ unsigned floor_from(const Peaks& k, int o, unsigned top, unsigned next) {
   unsigned highest = 0;
   const unsigned v = kth_highest(top, next, k.wanted, highest);
   return v ? min(v, lowered(highest, k.share[o])) : 0;
 }
-// A floor under the k-th accepted peak of object o, and under what may be beside the highest maximum. best, other: this lane's highest peaks in two places (0: none). Those of lanes
-// whose `place` is a multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so no accepted peak can
-// shade two of them: the k-th highest is a valid floor.
+// Raises the floor under the k-th accepted peak of object o and under the samples that may be beside the highest
+// maximum. best, other: this lane's highest peaks in two places (0: none). The peaks of lanes whose `place` is a
+// multiple of `stride`, and the two of a lane, are at least two exclusion lengths apart, so that no accepted peak
+// can shade two of them: the k-th highest is a valid floor.
 __device__ __forceinline__ unsigned raise_floor(const Peaks& k, int o, unsigned best, unsigned other, int stride,
                                                 int place = threadIdx.x & 31) {
   if (64 / stride < k.wanted || stride > 32) return 0;
   const unsigned v = floor_from(k, o, place % stride ? 0 : max(best, other), place % stride ? 0 : min(best, other));
-  if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);  // nobody waits for it
+  if (v && !(threadIdx.x & 31)) atomicMax(k.floor + o, v);  // the result is not used, so that no thread waits for it
   return v;
 }
 __device__ __forceinline__ unsigned floor_now(const Peaks& k, int o) { return *(volatile unsigned*)(k.floor + o); }
 
-// Peaks of a warp's lanes (bits of `peaks`, from number i0 on) to the list; get(i) reads one of `total` neighbouring powers.
+// Appends the peaks of a warp to the list. Bit b of a lane's `peaks` stands for power i0 + b; get(i) reads one of
+// `total` neighbouring powers.
 template <typename Get>
 __device__ __forceinline__ void give_peaks(const Peaks& k, int o, long long base, int i0, int total, unsigned peaks,
                                            const Get& get) {
@@ -403,7 +417,7 @@ __device__ __forceinline__ void give_peaks(const Peaks& k, int o, long long base
   }
 }
 
-// The first and last of a stretch of powers, for the blocks beside it.
+// Writes the first and last power of a stretch, which the neighbouring blocks read.
 template <typename Get>
 __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) {
   if (!threadIdx.x && total > 0) {
@@ -412,10 +426,12 @@ __device__ __forceinline__ void leave_edges(T* edge, int total, const Get& get) 
   }
 }
 
-// Candidates of a stretch of `total` neighbouring powers in shared memory, by the whole block; get(i) reads one. A thread looked
-// at some from number i0 on: bits of `found` are those that may be peaks: by their high halves not below a neighbour, nor below
-// `known`, an older floor. Lanes `stride` apart are independent. A warp tests them, raises the floor with those that are peaks for
-// certain and gives out what reaches it. Powers outside are other blocks': leave_edges leaves the first and last value for them.
+// The whole block finds the candidates of a stretch of `total` neighbouring powers in shared memory; get(i) reads
+// one. A thread has tested some of them, from index i0 on: set bits of `found` mark those that may be peaks,
+// because their high halves are neither below a neighbour nor below `known`, an older floor. Lanes `stride` apart
+// are independent. A warp tests them exactly, raises the floor by those that are certainly peaks, and appends those
+// that reach the floor to the list. Powers outside the stretch belong to other blocks, for which leave_edges writes
+// the first and last value.
 template <typename Get>
 __device__ __forceinline__ void give_stretch(const Peaks& k, int o, long long base, int i0, int total, unsigned found,
                                              int stride, unsigned known, const Get& get) {

@@ -1,4 +1,4 @@
-"""A model of what the methods of one sinusoid cost on a GPU, with default figures.  (`calibrate` measures them.)
+"""A model of the costs of the methods of one sinusoid on a GPU, with default figures.  (`calibrate` measures them.)
 
 A method's cost is the time of the whole GPU when it is full, so that the choice follows from the object alone.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 DIRECT_POINTS = 40
-"""Points that the tables of ``ls_direct`` hold at once: tables of so few points serve all tiles of a block."""
+"""Points that the tables of ``ls_direct`` hold at once; tables of at most as many serve all tiles of a block."""
 BESIDE = 1.2
-"""How much more direct sums cost beside other methods than alone: a batch of different lengths has few short objects,
+"""Cost of direct sums beside other methods over their cost alone: a batch of different lengths has few short objects,
 which do not fill the GPU.  Measured on an H100: 100 objects of 16 to 30 points among 1,000 took 150 ns each more than
 by combs, although direct sums of short objects alone take 50 ns less.
 """
@@ -43,10 +43,10 @@ def _few_of_one(comb: float, tile: float, refilled: float, slope: float) -> int:
 class Shares:
     """Relative costs, the same on any GPU.
 
-    In units of one comb of a pair of bands: ``combs`` one comb of each kind of method, ``start`` a pair of bands,
-    ``extra`` what an object costs more than by direct sums.  In units of one point spread in a pair of bands:
-    ``points`` one point by each kind of method, ``weigh`` the weights of one.  In units of a tile of direct sums:
-    ``refill`` what a tile costs more where there are more points than its tables hold.
+    In units of one comb of a pair of bands, ``combs`` is the cost of one comb and ``start`` that of a pair of bands, by
+    kind of method; ``extra`` is the cost of an object that direct sums do not have.  In units of one point spread in a
+    pair of bands, ``points`` is the cost of one point by kind of method, and ``weigh`` that of its weights.  In units
+    of a tile of direct sums, ``refill`` is the additional cost of a tile if its tables cannot hold all points.
     """
 
     combs: dict[str, float]
@@ -61,8 +61,8 @@ class Shares:
 class Costs:
     """Nanoseconds of the whole GPU, for one precision.
 
-    ``comb`` for one comb of a pair of bands, ``spread`` for one point of it; ``tile`` for `DIRECT_SPAN` frequencies
-    summed directly, ``pair`` for one point of those.
+    ``comb`` is the time of one comb of a pair of bands, and ``spread`` that of one point of the pair.  ``tile`` is the
+    time of `DIRECT_SPAN` frequencies summed directly, and ``pair`` that of one point of the tile.
     """
 
     comb: float
@@ -79,12 +79,12 @@ class Costs:
         return self.comb * base, self.spread * (s.weigh + pairs * s.points[kind])
 
     def direct_line(self, nf: Any) -> tuple[Any, Any]:
-        """The same by direct sums of few points: a block sums all its frequencies, wanted or not."""
+        """As `comb_line`, by direct sums of few points; a block sums all its frequencies, wanted or not."""
         tiles = -(-nf // DIRECT_SPAN)
         return self.tile * tiles, self.pair * tiles
 
     def few(self, method: NufftMethod, nf: Any) -> Any:
-        """Most points of an object for which direct sums cost less than ``method``, also beside other methods.
+        """Largest number of points for which direct sums cost less than ``method``, also beside other methods.
 
         ``nf`` is a number, or an array of numbers.
         """

@@ -50,14 +50,14 @@ FEWEST_NEW = 250_000
 FEWEST_ON_DEVICE = 1 << 19
 """The same for rows that are on the GPU already: there are no copies to overlap, so longer chunks are better."""
 MOST_ROWS = 1 << 22
-"""Most rows of a chunk: to divide and to deliver a chunk takes the host as long with few rows.  With 1 << 20 rows,
+"""Most rows of a chunk.  The host takes as long to divide and deliver a chunk of fewer rows.  With 1 << 20 rows,
 1,000,000 light curves of 155 rows from host memory take 1.6 times as long."""
 FEWEST_STAGED = 1 << 15
-"""New rows in one piece of host memory, more than these and no more than `FEWEST_NEW`, are copied to page-locked memory
-by other threads while they are divided.  Fewer take less time than to call the threads."""
+"""Other threads copy new rows in one piece of host memory to page-locked memory while the rows are divided, if they are
+more than this number and at most `FEWEST_NEW`.  To copy fewer rows takes less time than to call the threads."""
 MOST_INDEX = 2**30
 SCAN_ROW, SCAN_OBJECT = 120, 300
-"""Bytes of a first look at a row and at an object."""
+"""Device bytes that a scan needs for a row and for an object."""
 MOST_CACHED = 1 << 16
 """Most objects of an `execute` whose chunks are remembered for the next one."""
 LOOKED_AT = 16
@@ -94,7 +94,7 @@ class Engine:
         if spec.method == "finufft":
             raise ValueError("method='finufft' runs on the CPU only; the GPU has 'auto', 'direct' and 'nufft'")
         self.spec = spec
-        parse_budget(memory, 1)  # refuses what cannot be read
+        parse_budget(memory, 1)  # raises an error if it cannot be read
         self._memory = memory
         self._copier = Copier(threads)
         if runtime is None:
@@ -135,9 +135,9 @@ class Engine:
         return Scan(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
     def _scan(self, source: Source, start: int, stop: int, on_device: bool) -> list[Scan]:
-        """A first look at a range of objects: in halves where memory is short, by another GPU where one fails.
+        """Scan a range of objects, in halves if memory is short, and by another GPU if one fails.
 
-        ``on_device``: rows are on a GPU, so that no other can take its place.
+        ``on_device``: the rows are on a GPU, so that no other GPU can take its place.
         """
         while True:
             worker = self.workers[0]
@@ -158,7 +158,7 @@ class Engine:
             rows = float(source.offsets[stop] - source.offsets[start])
             raise MemoryBudgetError(f"a first look at object {start}", SCAN_ROW * rows, worker.free_memory) from short
         logger.warning(
-            "%s is out of memory for a first look at objects %d to %d: trying halves", worker.runtime.device, start,
+            "%s is out of memory for the first pass over objects %d to %d: trying halves", worker.runtime.device, start,
             stop - 1,
         )  # fmt: skip
         middle = (start + stop) // 2
@@ -200,7 +200,7 @@ class Engine:
                 settings = replace(settings, cycles=Cycles(given, grids))
             elif source.offsets[-1] > FEWEST_STAGED:
                 given, copies = staged(source, empty, self._copier)
-        made = [] if few else self._copier.beside(lambda: output.status)  # many arrays take as long as two chunks
+        made = [] if few else self._copier.beside(lambda: output.status)  # to make many takes as long as two chunks
         try:
             chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
             reporter = Reporter(progress, source.n_objects)
@@ -227,7 +227,7 @@ class Engine:
                 self._leave(run.broken)
 
     def _sharing(self, source: Source, grids: Grids, settings: RunSettings) -> Sharing:
-        """How many GPUs help with data in host memory; all of them where their time is not known."""
+        """The number of GPUs to use for data in host memory; all of them if their time is not known."""
         n, nf, gpus = source.n_objects, int(np.max(grids.nf)), len(self.workers)
         mean = float(source.offsets[-1]) / max(1, n)
         method = settings.methods.typical(nf, self._most_cycles(source, grids), mean)
@@ -258,7 +258,8 @@ class Engine:
         expected = settings.methods.expected(method, n, nf, mean, len(self.workers))
         expected.pop("seconds")
         usual = self._settings(source, grids, Output.allocate(0, self.spec.n_peaks), DEFAULTS[self.spec.dtype]).methods
-        seconds = usual.expected(method, n, nf, mean, len(self.workers))["seconds"]  # rates are of these, not measured
+        # stored rates are in units of the default costs, not of measured ones
+        seconds = usual.expected(method, n, nf, mean, len(self.workers))["seconds"]
         kind = self.spec.dtype.name if self.spec.sinusoid else "bands" if self.spec.model is not None else "terms"
         work = {"calls": 1.0, "rows": float(offsets[-1]), "objects": float(n)}
         work[f"{METHODS[method.code]} {kind}"] = np.nan if seconds is None else seconds
@@ -291,7 +292,7 @@ class Engine:
 
     @property
     def costs(self) -> Costs:
-        """What the methods cost on this GPU: measured once for each GPU, and only for ``method="auto"``."""
+        """The costs of the methods on this GPU, measured once for each GPU, and only for ``method="auto"``."""
         if self._costs is None:  # within a callback, while `execute` holds the lock, they are known
             with self._turn:
                 worker = self.workers[0]
@@ -303,7 +304,7 @@ class Engine:
     # ------------------------------------------------------------------ helpers
 
     def _compile_ahead(self, worker: Worker, source: Source, grids: Grids, output: Output) -> None:
-        """Begin to compile what most objects will need, while the methods are timed."""
+        """Begin to compile the kernels that most objects will need, while the methods are timed."""
         settings, nf = self._settings(source, grids, output, DEFAULTS[self.spec.dtype]), int(np.max(grids.nf))
         mean = int(source.offsets[-1]) // source.n_objects
         wanted = settings.methods.most_used(nf, self._most_cycles(source, grids), mean, source.n_objects)
@@ -353,9 +354,9 @@ class Engine:
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        """Bytes of an object beside its rows, as `RunSettings.object_bytes`, or up to twice as many if these are few.
+        """Bytes of an object beside its rows: `RunSettings.object_bytes`, or up to twice as many if memory allows.
 
-        On a grid of a length that has not come before, they take as long to find as half of all launches.
+        On a grid of a new length, the exact number takes as long to find as half of all launches.
         """
         methods, grids = settings.methods, settings.grids
         cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())

@@ -1,4 +1,4 @@
-"""Recorded launches of chunks: what a lane remembers of them, and in which of its buffers their rows are."""
+"""Recorded launches of chunks, and the buffers of a lane that hold their rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Recorded(Recording):
     results: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def place(self, lane: Lane, host: dict[str, Any]) -> None:
-        """Note where rows of the host are expected; the launch before has uploaded the small arrays."""
+        """Store the places for rows from the host; the launch before has uploaded the small arrays."""
         total = room_of(host)
         device, pinned = lane.array(self.data, total, np.uint8), lane.pinned(self.data, total, np.uint8)
         self.rows.update({name: (device[at], pinned[at]) for name, at in slices_of(host).items()})
@@ -57,9 +57,9 @@ class Launches(Recordings[Recorded]):
 
 
 def gathered(a: Any) -> bool:
-    """Are these rows of a chunk on the device, and so many that one recorded launch serves all chunks?
+    """Whether these rows of a chunk are on the device, and so many that one recorded launch serves all chunks.
 
-    They are copied to the place where that launch reads: 20 us for a million rows, whose search takes 2 ms.
+    Such rows are copied to the place that the launch reads: 20 us for a million rows, whose search takes 2 ms.
     """
     return is_device_array(a) and a.size > MOST_ROWS
 

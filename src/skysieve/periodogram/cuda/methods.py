@@ -45,9 +45,9 @@ class Method(ABC):
     """
 
     direct: ClassVar[bool] = False
-    """Does it add up all points for each frequency?  (Otherwise it is a non-uniform FFT.)"""
+    """Whether it adds up all points for each frequency.  (Otherwise it is a non-uniform FFT.)"""
     rows: ClassVar[str] = ""
-    """Name of the arrays of rows that `prepare_rows` makes; methods of one name share them.  None where it is empty."""
+    """Name of the arrays of rows that `prepare_rows` makes; methods of one name share them.  Empty if it has none."""
 
     @property
     def code(self) -> int:
@@ -65,7 +65,7 @@ class Method(ABC):
 
     @abstractmethod
     def object_bytes(self, methods: Any, nf: int, cycles: float) -> float:
-        """Device bytes of one object beside its rows; ``methods``: the `Methods` that it is one of."""
+        """Device bytes of one object beside its rows; ``methods`` are the `Methods` that it belongs to."""
 
     @abstractmethod
     def part(self, methods: Any, objects: Objects) -> MethodPart:
@@ -73,18 +73,18 @@ class Method(ABC):
 
     @abstractmethod
     def limits(self, part: MethodPart) -> dict[str, float]:
-        """What ``struct Limit`` says of the part's objects: ``circle``, ``window`` and ``stretch``."""
+        """Fields of ``struct Limit`` for the part's objects: ``circle``, ``window`` and ``stretch``."""
 
     def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
-        """Further kernels than those of its model that a runtime is asked to compile."""
+        """Arguments of `Runtime.module` for its kernels, beside those of its model."""
         return []
 
     def small_arrays(self, job: ChunkJob, i: int, multiprocessors: int) -> tuple[Cut | None, dict[str, Any]]:
-        """Where the samples of part ``i`` lie, if it has any, and its arrays that are uploaded with the rows."""
+        """The `Cut` of part ``i``, if it has samples, and its arrays that are uploaded with the rows."""
         return None, {}
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
-        """Launch what computes cells and weights of every row, in buffers of the name `rows`."""
+        """Launch the kernels that compute cells and weights of every row, in buffers of the name `rows`."""
         return
 
     @abstractmethod
@@ -96,9 +96,9 @@ class Method(ABC):
 class Objects:
     """Objects of a chunk that one method serves.
 
-    ``order`` are their numbers in the chunk, longest first; ``nf`` is of all objects of the chunk, of length 1 where
-    the grid is shared.  No ``df * span`` is above ``largest_cycles``; ``spanless``: one of them is 0.  ``long``: some
-    object has many points.
+    ``order`` holds their numbers in the chunk, longest first.  ``nf`` is for all objects of the chunk; it has length 1
+    if the grid is shared.  No ``df * span`` is above ``largest_cycles``; ``spanless`` says whether one of them is 0.
+    ``long`` says whether some object has many points.
     """
 
     order: NDArray[np.int32]
@@ -130,19 +130,19 @@ class Sizes:
 
     @classmethod
     def of(cls, job: ChunkJob) -> Self:
-        """Those of a job."""
+        """The sizes of a job."""
         n = job.n_objects
         return cls(n, job.n_rows, n * job.cap, n * job.edges)
 
     def grown(self, other: Sizes | None) -> Sizes:
-        """Numbers larger by `GROWTH`, and at least the other ones."""
+        """Sizes that are larger by `GROWTH`, and at least as large as ``other``."""
         mine = [int(GROWTH * size) + 1 for size in (self.objects, self.rows, self.listed, self.edged)]
         if other is None:
             return Sizes(*mine)
         return Sizes(*map(max, mine, (other.objects, other.rows, other.listed, other.edged)))
 
     def hold(self, other: Sizes) -> bool:
-        """Is none of the other numbers larger?"""
+        """Whether none of the other sizes is larger."""
         return (
             other.objects <= self.objects and other.rows <= self.rows and other.listed <= self.listed
             and other.edged <= self.edged
@@ -153,11 +153,11 @@ class Sizes:
 class DeviceChunk:
     """A chunk on its way through a lane: its arrays on the device.
 
-    ``data`` are the uploaded arrays, ``work`` the clean rows, ``peaks`` the room for candidates, ``values`` a list of
-    frequencies.  ``cuts`` has an entry for each part: where its samples lie.  ``largest`` is the number of the part
-    with most objects.  ``prepared`` are the `Method.rows` that are launched already, ``buffers`` what `once` made.
-    ``sizes``: what its buffers have room for.  ``structs`` holds the structs of kernels that are launched again for
-    other objects, and for other chunks where its buffers serve these too (see `rooms`).
+    ``data`` holds the uploaded arrays, ``work`` the clean rows, ``peaks`` the buffers for candidates, and ``values`` a
+    list of frequencies.  ``cuts`` says for each part where its samples lie.  ``largest`` is the number of the part with
+    most objects.  ``prepared`` holds the `Method.rows` that are launched already, and ``buffers`` the results of
+    `once`.  ``sizes`` are the sizes of its buffers.  ``structs`` holds the structs of kernels that are launched again
+    for other objects, and for other chunks if its buffers serve these too (see `rooms`).
     """
 
     lane: Lane
@@ -178,19 +178,21 @@ class DeviceChunk:
 
     @property
     def stride(self) -> int:
-        """Grids from one object to the next: 0 where all share one."""
+        """Number of grids from one object to the next: 0 if all objects share one."""
         return 0 if self.job.shared else 1
 
     @property
     def grids(self) -> dict[str, Any]:
-        """What kernels read of the grids."""
+        """Struct fields of the grids."""
         return {"f0": self.data["f0"], "df": self.data["df"], "grid_stride": self.stride}
 
     def struct(
         self, key: Hashable, kind: np.dtype[Any], make: Callable[[], dict[str, Any]], **changing: Any
     ) -> np.void:
-        """A kernel's struct: of what ``make`` returns, the same for all launches with these buffers and this ``key``,
-        and of what changes from launch to launch."""
+        """A kernel's struct: the fields that ``make`` returns, and those that change from launch to launch.
+
+        ``make`` is called once; its fields are the same for all launches with these buffers and this ``key``.
+        """
         known = self.structs.get(key)
         if known is None:
             known = self.structs[key] = Prepared(kind, make() | changing)
@@ -199,7 +201,7 @@ class DeviceChunk:
         return known.value
 
     def of_part(self, i: int) -> dict[str, Any]:
-        """What changes in the structs of all methods."""
+        """Fields that change from launch to launch, in the structs of all methods."""
         return {"order": self.data[f"order{i}"], "cap": self.job.cap, "edges": self.job.edges}
 
     def prepare_rows(self, worker: Any, method: Method, stream: Any) -> None:
@@ -234,7 +236,7 @@ class Methods(ABC):
     @property
     @abstractmethod
     def known(self) -> tuple[Method, ...]:
-        """Those to choose from, beside `direct`."""
+        """The methods to choose from, beside `direct`."""
 
     @property
     @abstractmethod
@@ -247,22 +249,22 @@ class Methods(ABC):
         return class_ends(self.known)
 
     def end_of(self, cycles: float) -> float:
-        """The largest ``df * span`` of the class of this one."""
+        """The largest ``df * span`` of the class to which ``cycles`` belongs."""
         return float(self.ends[self.ends.searchsorted(cycles)])
 
     @cached_property
     def alone(self) -> Self:
-        """The same for a GPU of one multiprocessor: for what an object needs whatever the others are."""
+        """The same for a GPU of one multiprocessor, to find the needs of an object independently of other objects."""
         return replace(self, multiprocessors=1)
 
     @property
     def stores_powers(self) -> bool:
-        """Do powers pass through device memory, wanted or not?"""
+        """Whether powers pass through device memory, even if they are not wanted."""
         return True
 
     @property
     def direct_only(self) -> bool:
-        """Is there no choice, because frequencies are a list or direct sums were asked for?"""
+        """Whether there is no choice, because frequencies are a list or direct sums were requested."""
         return self.grids.values is not None or self.spec.method == "direct"
 
     @abstractmethod
@@ -302,13 +304,13 @@ class Methods(ABC):
     def assign(
         self, nf: NDArray[np.int64], lengths: NDArray[np.int64], cycles: NDArray[np.float64], limits: NDArray[Any]
     ) -> NDArray[np.intp]:
-        """As `choose`, after the number of points too; notes in ``limits`` for which numbers of points it holds."""
+        """As `choose`, but by number of points too; store in ``limits`` the numbers of points for which it holds."""
         return self.choose(nf, cycles)
 
     def deal(
         self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
     ) -> tuple[list[MethodPart], NDArray[Any]]:
-        """Parts of a chunk of these objects, and for each object what it must be for its part (``structs.LIMIT``)."""
+        """Parts of a chunk of these objects, and the limits (``structs.LIMIT``) that each object must meet."""
         nf = self.grids.nf if self.grids.shared else self.grids.nf[objects]
         limits = np.zeros(len(lengths), cs.LIMIT)
         limits["least"], limits["most"] = class_bounds(self.ends, cycles)
@@ -339,7 +341,7 @@ class Methods(ABC):
         return []
 
     def expected(self, method: Method, n: int, nf: int, mean_points: float, workers: int) -> dict[str, Any]:
-        """What else `Engine.describe` says of ``n`` objects of one method on so many GPUs."""
+        """Further items of `Engine.describe`, for ``n`` objects of one method on ``workers`` GPUs."""
         return {"seconds": None}
 
 
@@ -356,7 +358,7 @@ def choose_among(known: tuple[Method, ...], nf: NDArray[np.int64], cycles: NDArr
 
 
 FEW_CYCLES = 8
-"""So many values of ``df * span`` are looked at one by one; NumPy takes longer."""
+"""Up to this number, values of ``df * span`` are examined one by one, because NumPy takes longer."""
 
 
 def cheapest(numbered: Iterable[tuple[int, Method]], nf: int, cycles: float = -math.inf) -> int:
@@ -381,7 +383,7 @@ def classes_of(ends: NDArray[np.float64], cycles: NDArray[np.float64]) -> tuple[
     if first == last:
         return first, np.zeros(len(cycles), np.intp), 1
     classes = (cycles > ends[first]).astype(np.intp)
-    for end in ends[first + 1 : last]:  # few: to search for each object's takes longer
+    for end in ends[first + 1 : last]:  # there are few; to search for that of each object takes longer
         classes += cycles > end
     return first, classes, last - first + 1
 

@@ -22,10 +22,10 @@ _PER_WARP = 4
 """Candidates that a warp may give beyond the number of peaks before its floor rises."""
 
 MOST_SORTED = 20_000
-"""Most objects of a chunk that are put in order of their numbers of points."""
+"""Most objects of a chunk that are sorted by their numbers of points."""
 
 Blocks = tuple[NDArray[np.int32] | None, int]
-"""(object, stretch) of every block where grids differ, and the number of stretches of the longest grid."""
+"""(object, stretch) of every block if grids differ, otherwise None; and the number of stretches of the longest grid."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +69,26 @@ def blocks_of(order: NDArray[np.int32], nf: NDArray[np.int64], shared_grid: bool
 
 
 def pruned_candidates(stretches: int, warps: int, n_peaks: int) -> int:
-    """Candidates of an object whose ``warps`` a stretch give none below their floor."""
+    """Number of candidates of an object if the ``warps`` of a stretch give none below their floor."""
     return 2 * stretches * warps * (n_peaks + _PER_WARP) + 64 * n_peaks
 
 
 def smooth_candidates(nf: int, cycles: float, terms: int = 1) -> int:
-    """Candidates where nearly every maximum may be given: a band-limited power has hardly more than one in 1/T."""
+    """Number of candidates if nearly every maximum is given: a band-limited power has hardly more than one in 1/T."""
     return int(1.5 * nf * cycles * terms) + 256
 
 
 def dealt(
     lengths: NDArray[np.int64], kind: NDArray[np.integer[Any]], counts: list[int], parts: list[int]
 ) -> list[NDArray[np.int32]]:
-    """The object numbers of each part, longest first; as they come where there are very many.
+    """The object numbers of each part, longest first; very many objects are not sorted.
 
-    ``kind`` is that of each object, ``counts`` how many objects are of each kind, ``parts`` which part each kind is in.
+    ``kind`` is the kind of each object, ``counts`` the number of objects of each kind, and ``parts`` the part of each
+    kind.
     """
     longest = int(np.maximum.reduce(lengths)) if 0 < len(lengths) <= MOST_SORTED else 0
     few = (max(parts, default=0) + 1) * (longest + 1) <= 1 << 16
-    dtype: Any = np.uint16 if few else np.int64  # the former are sorted in linear time
+    dtype: Any = np.uint16 if few else np.int64  # uint16 is sorted in linear time
     ranks = np.array([part * (longest + 1) + longest for part in parts], dtype).take(kind)
     if longest:
         ranks = ranks - lengths.astype(dtype)

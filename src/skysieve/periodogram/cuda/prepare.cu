@@ -1,16 +1,17 @@
-// From raw light curves to what the periodogram's kernels read.
+// From raw light curves to the arrays that the periodogram's kernels read.
 //
-// ls_prepare: one block = one object. Counts usable rows, finds the time span and the status, sorts by time
-// where needed (a bitonic network over the object's own rows in device memory; rows that are not finite go to
-// the end), then writes relative times, normalised weights w and w (y - mean) / sqrt(YY). 24 bytes a row read
-// (some of them again), 28 written: limited by latency, of memory and of instructions that no cache holds
-// yet: loops are not unrolled, least and greatest are found as integers, and 1,000 objects of a batch are
-// worked on at once. An H100 takes some 15 us for 1,000 objects of 165 rows.
-// ls_weights: one thread = one tap of 16 and four rows. Two polynomials of degree 15 a row, 16 bytes
-// (float64) written: limited by the stores. Where sums are interpolated the weights are divided by the
-// window's transform, another polynomial.
-// ls_cycles: one thread = one object. df T of its first and last time to the host, which chooses methods by it: 16 bytes read and
-// 8 written over the bus: limited by its latency.
+// ls_prepare: one block for each object. It counts usable rows, finds the time span and the status, sorts by
+// time where needed (a bitonic network over the object's own rows in device memory; rows that are not finite go
+// to the end), then writes relative times, normalised weights w and w (y - mean) / sqrt(YY). Cost: 24 bytes of
+// each row are read (some of them again) and 28 written. Limit: latency, of memory and of instructions that are
+// in no cache yet. Therefore loops are not unrolled, minima and maxima are found as integers, and 1,000 objects
+// of a batch are processed at once. An H100 takes about 15 us for 1,000 objects of 165 rows.
+// ls_weights: one thread computes one of the 16 spreading weights of four rows. Cost: two polynomials of degree
+// 15 for each weight, 16 bytes (float64) written. Limit: the stores. If sums are interpolated, the weights are
+// divided by the window's transform, another polynomial.
+// ls_cycles: one thread for each object. It writes df T, from the object's first and last time, to the host,
+// which chooses methods by this number. Limit: the latency of the bus, over which 16 bytes are read and 8
+// written.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -24,7 +25,7 @@
 #include "common.cuh"
 #include "fourier/order.cuh"
 
-#define VIRTUAL 512  // sums are those of so many threads, whatever works: an object's answer follows from it alone
+#define VIRTUAL 512  // sums are added as by this number of threads, so that an answer depends on its object alone
 #define THREADS 128
 #define MAX_WARPS (VIRTUAL / 32)
 #define COEFFICIENTS 16
@@ -32,7 +33,7 @@
 #define HELD 1024             // rows kept in shared memory between the passes
 #define EACH 4                // rows of one thread of ls_weights
 
-// These are asked for before one of them is waited for.
+// Forces all of these loads to be issued before the first is waited for.
 __device__ __forceinline__ void at_once(double (&a)[4]) {
 #if ON_DEVICE
   asm volatile("" : "+d"(a[0]), "+d"(a[1]), "+d"(a[2]), "+d"(a[3]));
@@ -59,17 +60,18 @@ struct Prepare {
   Info* info;
   unsigned* count;
   unsigned* floor;
-  unsigned* bins;  // of the candidates: cleared here; bins, where there are any: 32 an object
+  unsigned* bins;  // count, floor, bins: of the candidates, cleared here; bins, if there are any: 32 for each object
   double* share;
-  unsigned* tried;  // of the candidates; how many peaks there are to refine
+  unsigned* tried;  // share: of the candidates; tried: number of peaks to refine
   int centre, scale_kind, grid_stride, harmonics, scan_only,
       fewest;  // harmonics: highest multiple of the frequency in the model
 };
 
-// From a number to the next larger one.
+// Distance from a number to the next larger one.
 __device__ __forceinline__ double spacing(double x) { return __longlong_as_double(__double_as_longlong(x) + 1) - x; }
 
-// df times the span and two units in the last place: the origin of times may lie one before the first.
+// df times the span plus two units in the last place, because the origin of times may lie one unit before the first
+// time.
 __device__ __forceinline__ double bounded_cycles(double df, double span, double step) { return df * (span + 2 * step); }
 
 // Two sums over a warp at once: the first is left in lanes 0 to 15, the second in the others.
@@ -80,11 +82,12 @@ __device__ __forceinline__ double warp_sums(double a, double b) {
   return v;
 }
 
-// What is seen of an object's rows: usable ones, least and greatest of t and of y, least error; is one not above 0; are rows in order.
+// Summary of an object's rows: number of usable ones, minimum and maximum of t and of y, least error; flags: an
+// error is not above 0, rows are not in order.
 #define BAD_ERROR 1
 #define DISORDER 2
 struct Seen {
-  Key t_least, t_greatest, y_least, y_greatest, e_least;  // least: of those the complement
+  Key t_least, t_greatest, y_least, y_greatest, e_least;  // *_least: complements of the keys
   unsigned used, flags;
   __device__ __forceinline__ void clear() {
     t_least = t_greatest = y_least = y_greatest = e_least = 0;
@@ -102,7 +105,7 @@ struct Seen {
       if (ke > e_least) e_least = ke;
       if (!(e > 0)) flags |= BAD_ERROR;
     }
-    if (!ok || t <= earlier) flags |= DISORDER;  // equal times too: they are ordered by value
+    if (!ok || t <= earlier) flags |= DISORDER;  // also for equal times, which are ordered by value
   }
   __device__ __forceinline__ void fold() {  // over the warp
     t_least = warp_greatest(t_least);
@@ -115,8 +118,9 @@ struct Seen {
   }
 };
 
-// Sorts rows by time, then y, then dy: one order whatever order they came in. Bitonic with the first step of each merge
-// reflected, so that every comparison puts the smaller first and an n that is no power of two needs no padding.
+// Sorts rows by time, then y, then dy, so that the result does not depend on their original order. The first step
+// of each merge of the bitonic network is reflected, so that every comparison puts the smaller first and an n that
+// is no power of two needs no padding.
 __device__ void block_sort(double* key, int* row, int n, const double* y, const double* dy) {
   for (int size = 2; size < 2 * n; size <<= 1) {
     for (int step = size >> 1; step; step >>= 1) {
@@ -146,8 +150,9 @@ __device__ __forceinline__ double unit_of(double x) {
   return __hiloint2double(1023 + (e < -1000 ? 1000 : -e) << 20, 0);
 }
 
-// Two sums over the block, of four virtual threads each in a block of THREADS: those of rows i, i + THREADS and so on. part: 8 numbers,
-// for this call alone; room: 2 * VIRTUAL numbers of a block of so many threads.
+// Two sums over the block. In a block of THREADS threads each does the work of four virtual threads, those of rows
+// i, i + THREADS and so on. part: 8 numbers, for this call alone; room: 2 * VIRTUAL numbers, used by a block of
+// VIRTUAL threads.
 struct Adder {
   double a[4], b[4];
   __device__ __forceinline__ void clear() {
@@ -183,7 +188,8 @@ struct Adder {
   }
 };
 
-// THREADS or VIRTUAL threads a block, as there are many objects or few: the sums are the same. Small code: few blocks run it at a time.
+// A block has THREADS threads if there are many objects, VIRTUAL threads if there are few; the sums are the same.
+// The code is kept small because few blocks run it at a time.
 extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepare A) {
   __shared__ double2 near[HELD];
   __shared__ double part[2][8];
@@ -202,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
     df = A.df[o * A.grid_stride];
     limit = A.limit[o];
   }
-  if (n > 4 * threads)  // all that is not asked for at once below, so that none is waited for long
+  if (n > 4 * threads)  // prefetch the rows that are not loaded at once below
     for (int i = 16 * tid; i < n; i += 16 * threads) {
       prefetch(t + i);
       prefetch(y + i);
@@ -230,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
       if (i0 + e * threads < n) s.add(a[e], b[e], c[e], earlier[e]);
   }
 #pragma unroll 1
-  for (int pass = 0; pass < 2; pass++) {  // over the warp, then over what all warps have left
+  for (int pass = 0; pass < 2; pass++) {  // over the warp, then over the results of all warps
     s.fold();
     if (pass) break;
     if (!lane) {
@@ -287,7 +293,8 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   }
   if (!o && !tid) *A.tried = 0;
   if (A.bins && tid < 32) A.bins[o * 32 + tid] = 0;
-  // The origin of times is the first one rounded down to the spacing of the largest: t - origin is then exact for times of one sign.
+  // The origin of times is the first time, rounded down to the spacing of the largest: t - origin is then exact
+  // for times of one sign.
   const double step = spacing(fmax(fabs(tmin), fabs(tmax)));
   if (info.status == 0) {
     const double cycles = bounded_cycles(df, span, step);
@@ -318,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   const double shrink = fmax(fabs(ymin), fabs(ymax)) > 1e150 ? 0x1p-600 : 1.0;
   const double base = A.centre ? ymin * shrink : 0.0;
   const double unit = unit_of(A.centre ? ymax * shrink - base : fmax(fabs(ymin), fabs(ymax)) * shrink);
-  // Weight and value of a row, between the passes of the thread that has it: in shared memory where there is room.
+  // Weight and value of a row, kept between the passes of its thread: in shared memory if there is room.
   double2* mine = !wide && n <= HELD ? near : A.wv + lo;
   unsigned positive = 0;
   Adder sum;
@@ -374,9 +381,9 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   double origin = floor(tmin * __hiloint2double(2046 - (__double2hiint(step) >> 20) << 20, 0)) * step;
   if (!isfinite(origin)) origin = tmin;
   if (positive < 2)
-    info.status = 8;  // the errors leave weight to one point alone
+    info.status = 8;  // because of the errors a single point has all the weight
   else if (!(yy > 0))
-    info.status = 4;  // y differs only where they leave none
+    info.status = 4;  // y differs only at points without weight
   const int owner = info.status == 0 ? o : -1;
 #pragma unroll 1
   for (int i0 = tid; i0 < n; i0 += 4 * threads) {
@@ -395,7 +402,7 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
       if (i < m) {
         const double w = v[e].x * norm;
         A.wv[lo + i] = make_double2(w, w * ((v[e].y - mean) * root));
-        A.tp[lo + i] = time[e] - origin;  // after the sort the key has done its work
+        A.tp[lo + i] = time[e] - origin;  // the key is no longer needed after the sort
       }
       if (i < n) A.owner[lo + i] = i < m ? owner : -1;
     }
@@ -424,8 +431,8 @@ struct Weights {
   const double* correction;
   int rows, grid_stride;
 };
-// Where sums are interpolated between frequencies, strengths are divided by the window's transform in time: polynomials in the
-// square of the distance from the circle's middle, at f and at 2f.
+// If sums are interpolated between frequencies, strengths are divided by the window's transform in time:
+// polynomials in the square of the distance from the circle's middle, at f and at 2f.
 #define CORRECTION 14
 __device__ __forceinline__ double correct(const double* k, double z) {
   double v = k[CORRECTION - 1];

@@ -1,8 +1,8 @@
-"""Buffers and kernels' structs that serve one chunk of a lane after another, whatever objects come.
+"""Buffers and kernels' structs that are used again for the next chunks of a lane, even if their objects are new.
 
-A chunk of objects that come for the first time is limited by the host, which works for as long as the GPU on it.  Where
-buffers have room for the next chunk, addresses stay what they are, so that kernels' structs need not be filled again: a
-few numbers of each are changed (`DeviceChunk.struct`).
+The host works on a chunk of new objects for as long as the GPU does, and so limits the speed.  If the buffers are large
+enough for the next chunk, their addresses do not change.  The kernels' structs are then not filled again; only a few
+numbers of each are changed (`DeviceChunk.struct`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SLOT = 256
 
 
 class Room:
-    """Buffers of a lane for chunks of up to so many objects, rows and candidates that share a grid.
+    """Buffers of a lane for chunks on one grid, up to given numbers of objects, rows and candidates.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Room:
         self.chunk = DeviceChunk(lane, job, data, None, {}, None, None, sizes=sizes)
 
     def fits(self, job: ChunkJob) -> bool:
-        """Whether the next chunk can have this room."""
+        """Whether no buffer has moved, and all are large enough for a job."""
         return self.moves == self.lane.moves and self.chunk.sizes.hold(Sizes.of(job))
 
     def load(self, job: ChunkJob, rows: dict[str, Any], multiprocessors: int, send: bool) -> None:

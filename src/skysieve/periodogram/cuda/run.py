@@ -1,4 +1,4 @@
-"""One run of the periodogram on GPUs: chunks through lanes and workers, and what is done where memory or a GPU fails.
+"""One run of the periodogram on GPUs: chunks pass through lanes and workers, which may lack memory or fail.
 
 A chunk's rows go to the GPU through pinned buffers while the chunk before is computed and the answers of the one before
 that are copied to the host.  A chunk that does not fit is halved; chunks of a GPU that fails go to the others.
@@ -68,7 +68,7 @@ class Run:
         cache: JobCache,
         copies: Sequence[Future[None]] = (),
     ) -> None:
-        """``copies``: what must be done before rows are uploaded."""
+        """``copies``: futures that must be done before rows are uploaded."""
         self.settings, self.source, self.output, self.reporter = settings, source, output, reporter
         self.queue, self.cache, self.copies = queue, cache, copies
         self.again = Again([], [])
@@ -145,7 +145,7 @@ class Run:
                 self._settle(worker, busy, ahead)
 
     def _no_more_than_fits(self, worker: Worker, chunk: Chunk) -> Chunk:
-        """The first objects of a chunk, where as many did not fit before; the others are put back."""
+        """The first objects of a chunk, if more did not fit before; the others are put back into the queue."""
         most = self._most.get(id(worker))
         if most is None:
             return chunk
@@ -174,7 +174,7 @@ class Run:
                 self.broken.append(worker)
 
     def _go_on_with(self, worker: Worker) -> None:
-        """Let the caller's thread leave lost devices for the worker's."""
+        """Make the worker's device the current one of the caller's thread, if that is a lost one."""
         if self.broken:
             make_current(worker.runtime, {lost.runtime.device.index for lost in self.broken})
 
@@ -215,7 +215,7 @@ class Run:
         what = f"object {start}: trying alone" if single else f"objects {start} to {stop - 1}: trying halves"
         logger.warning("%s is out of memory for %s", worker.runtime.device, what)
         worker.release()
-        back = [other.chunk for other in ahead if other is not task]  # until here all chunks are a lost device's
+        back = [other.chunk for other in ahead if other is not task]  # an error before this returns all of `ahead`
         if single:
             self._by_itself(worker, task.lane, task.chunk, known=True)
             ahead.remove(task)

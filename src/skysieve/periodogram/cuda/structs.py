@@ -24,7 +24,7 @@ INFO = np.dtype(
         ("share", "f8"),
     ]
 )
-"""``struct Info``: what prepare leaves for one object."""
+"""``struct Info``: results of ``ls_prepare`` for one object."""
 
 LIMIT = np.dtype(
     [
@@ -37,11 +37,11 @@ LIMIT = np.dtype(
         ("window", "i8"),
     ]
 )
-"""``struct Limit``: what an object must be for its part (df * span in (least, most], few..many points), and its part's
-cells, neighbouring indices between edge values (0: no edges) and window."""
+"""``struct Limit``: what its part requires of an object (df * span in (least, most], few..many points); and the part's
+cells of a circle, neighbouring indices between edge values (0: no edges) and window."""
 
 UNLIKE = 100
-"""Status of an object that is not what its part was made for; never leaves the backend."""
+"""Status of an object that does not meet the limits of its part; used inside the backend only."""
 
 PEAKS = ("list*", "count*", "floor*", "edge*", "share*", "cap", "wanted")
 

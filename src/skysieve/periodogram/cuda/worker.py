@@ -50,11 +50,11 @@ FLOORED = 32
 
 
 class Worker(ABC):
-    """Kernels, tables and lanes of one GPU; what is fitted is a subclass's matter."""
+    """Kernels, tables and lanes of one GPU; each subclass fits one kind of model."""
 
     search = SEARCH
     methods: ClassVar[type[Methods]]
-    """The methods of what is fitted."""
+    """Class of the methods for the model."""
 
     def __init__(
         self, runtime: Runtime, spec: Spec, layout: SampleLayout, lanes: int = 3, copier: Copier | None = None
@@ -87,10 +87,10 @@ class Worker(ABC):
         return self._modules[key]
 
     def compile_ahead(self, wanted: Iterable[tuple[Method, bool, int]]) -> None:
-        """Begin to compile what objects of these methods need, all at once.
+        """Begin to compile the kernels that objects of these methods need, all at the same time.
 
-        For each: the method, whether powers are written, and combs a block.  What is not named here is compiled when it
-        is launched.
+        ``wanted`` has for each: the method, whether powers are written, and the combs of a block.  Other kernels are
+        compiled when they are launched.
         """
         names = ["prepare.cu", "peaks/peaks.cu"]
         refining = (PACKAGE, "peaks/refine.cu", "f64")
@@ -152,7 +152,7 @@ class Worker(ABC):
     def _upload(self, lane: Lane, arrays: dict[str, Any], more: str = "") -> dict[str, Any]:
         """Copy host arrays to the device, small ones in one transfer; arrays of the device are used in place.
 
-        ``more`` tells the buffer of further arrays of a launch from that of its rows.
+        ``more`` is added to the buffer's name, for arrays of a launch beside its rows.
         """
         host = {name: np.ascontiguousarray(a) for name, a in arrays.items() if isinstance(a, np.ndarray)}
         if self.runtime.xp is np:
@@ -210,7 +210,7 @@ class Worker(ABC):
         if together:
             first, last = together[0], together[-1]
             lane.to_device(Place(start + first, last - first, 1), pinned[first:last])
-        for place, a in straight:  # after the others, whose range may lie around them
+        for place, a in straight:  # after the others, because their range may enclose these
             lane.to_device(place, a)
 
     def _device_values(self, lane: Lane, values: NDArray[np.float64] | None) -> Any:
@@ -237,7 +237,7 @@ class Worker(ABC):
     def scan(self, t: Any, y: Any, dy: Any, offsets: NDArray[np.int64]) -> Scan:
         """Count usable rows and compute the time spans of a chunk's objects."""
         lane, n = self.spare, len(offsets) - 1
-        self.data_buffer = "scan"  # no recorded launch's buffer
+        self.data_buffer = "scan"  # a buffer that no recorded launch uses
         if is_device_array(t) or is_device_array(y) or is_device_array(dy):
             lane.after_caller()
         data = self._upload(lane, {"t": t, "y": y, "dy": dy, "offsets": offsets.astype(np.int32)})
@@ -260,8 +260,8 @@ class Worker(ABC):
         """Begin to compute `chunks.bounded_cycles` of objects none of which is empty, whose times are on the device;
         return a function that waits for them.
 
-        The kernel writes to host memory: CuPy's way, which copies numbers of rows, gathers and copies back, takes
-        five times as long.
+        The kernel writes to host memory.  With CuPy, to copy the numbers of rows, gather and copy back takes five times
+        as long.
         """
         lane, n = self.spare, len(offsets) - 1
         if self._cycling is None or self._cycling[0] < n or self._cycling[1] != lane.moves:
@@ -396,9 +396,9 @@ class Worker(ABC):
         }  # fmt: skip
 
     def _clean(self, chunk: DeviceChunk, other: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Usable rows in order of time, with their weights and owners; counters of candidates are set to 0.
+        """Prepare usable rows in order of time, with their weights and owners; set counters of candidates to 0.
 
-        ``other``: rows that take the place of those uploaded.
+        ``other``: rows that replace the uploaded ones.
         """
         lane = chunk.lane
         data = chunk.data | other if other else chunk.data
@@ -434,7 +434,7 @@ class Worker(ABC):
         }  # fmt: skip
 
     def _peaks(self, chunk: DeviceChunk) -> None:
-        """The best candidates of every object, refined: the answers, which kernels write to the host."""
+        """Select and refine the best candidates of every object; kernels write these answers to the host."""
         job, most, n, k = chunk.job, chunk.sizes.objects, chunk.job.n_objects, self.spec.n_peaks
         places = chunk.once("answers", lambda: self._places_of_peaks(chunk, most))
         held_by_host = places["on_host"]
@@ -461,7 +461,7 @@ class Worker(ABC):
         self._refine(chunk, places["picks"], places["ranks"], places["tried"])
 
     def _places_of_peaks(self, chunk: DeviceChunk, n: int) -> dict[str, Any]:
-        """Where the peaks of ``n`` objects and the answers lie."""
+        """Buffers for the peaks of ``n`` objects and for the answers."""
         lane, k, m = chunk.lane, self.spec.n_peaks, self.tries
         kinds = {"index": I32, "frequency": F64, "best": F64, "curvature": F64}
         answers = {"host_info": (n, cs.INFO), "flags": (n, I32)} | {name: (n * k, kind) for name, kind in kinds.items()}

@@ -114,7 +114,7 @@ class Standard(Normalization):
     """Reduction of chi-square, relative to the chi-square of the constant model."""
 
     name = "standard"
-    help = "The part of chi-square that the model takes away, from 0 to 1."
+    help = "The fraction by which the model reduces chi-square, from 0 to 1."
     formula = "P"
     top = 1.0
 
@@ -145,7 +145,7 @@ class Model(Normalization):
     """Reduction of chi-square, relative to the chi-square of the fit."""
 
     name = "model"
-    help = "The part of chi-square that the model takes away, over the part that is left."
+    help = "The reduction of chi-square by the model, divided by the chi-square of the fit."
     formula = "P / (1 - P)"
     form = RATIO
 

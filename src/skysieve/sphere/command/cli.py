@@ -93,8 +93,8 @@ def smooth(
         option(
             "-o",
             "--output",
-            help="File to write, instead of OUT.fits; for several files of maps a folder, in which they keep their "
-            "names.",
+            help="File to write, instead of OUT.fits; for several files of maps a folder, in which the smoothed maps "
+            "keep the names of their files.",
             panel=OUTPUT,
             metavar="FILE-or-DIR",
         ),
@@ -124,13 +124,19 @@ def smooth(
         ),
     ] = "zero",
     flux: Annotated[
-        str, choice("--flux", values=FLUX, help=explained("What is preserved. The default is none.", FLUX), panel=MAPS)
+        str,
+        choice(
+            "--flux",
+            values=FLUX,
+            help=explained("What the smoothing preserves. The default is none.", FLUX),
+            panel=MAPS,
+        ),
     ] = "none",
     positive: Annotated[
         bool,
         option(
             "--positive",
-            help="Leave no value of 0 or below, so that the logarithm is finite. Off by default.",
+            help="Make every value of the result positive, so that its logarithm is finite. Off by default.",
             panel=MAPS,
         ),
     ] = False,
@@ -138,7 +144,7 @@ def smooth(
         int | None,
         option(
             "--nside-out",
-            help="Resolution of the result (needs ducc0). The default is that of the maps.",
+            help="Nside of the result (needs ducc0). The default is the nside of the maps.",
             panel=MAPS,
             metavar="N",
         ),
@@ -157,7 +163,7 @@ def smooth(
         choice(
             "--method",
             values=METHOD_HELP,
-            help=explained("How to compute. The default is auto.", METHOD_HELP),
+            help=explained("Method of the computation. The default is auto.", METHOD_HELP),
             panel=COMPUTATION,
         ),
     ] = "auto",
@@ -188,7 +194,7 @@ def smooth(
         choice(
             "--dtype",
             values=DTYPES,
-            help="Type of the arithmetic and of the result. The default is that of the maps.",
+            help="Floating-point type of the computation and of the result. The default is the type of the maps.",
             panel=COMPUTATION,
         ),
     ] = None,

@@ -28,9 +28,9 @@ class BandSteps:
     ----------
     runtime : Runtime
     spec : Spec
-        With ``band``.
+        A specification with ``band``.
     maps : Module
-        ``maps.cu``.
+        The kernels of ``maps.cu``.
 
     Attributes
     ----------

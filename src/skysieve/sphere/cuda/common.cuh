@@ -81,11 +81,11 @@ DI void values(const Profile& p, const REAL* __restrict__ cells, const REAL* x, 
   }
 }
 
-// Where the logarithm of the kernel is linear in the chord, it is a cubic in the square of half the difference of azimuth
-// (to what `square_sine` says), and the end of the support is one of that.
+// If the logarithm of the kernel is linear in the chord, it is a cubic in the square of half the difference of
+// azimuth (with the error given at `square_sine`), and the end of the support is a value of this square.
 #define CUBIC (MODE == 0 && DEGREE == 1 && SINGLE)
 
-// A result that is not finite says that the map holds such values.
+// A result that is not finite shows that the map contains such values.
 DI bool strange(REAL v) { return !(fabs(v) <= (SINGLE ? (REAL)3.4028234e38 : (REAL)1.7976931348623157e308)); }
 
 // sin^2 of a small angle whose square is y: to 1e-8 in float and 1e-15 in double for y < 0.0098

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 FEW_BLOCKS = 4096
 """Most blocks of threads that share the pixels of a map in a loop."""
 RESULTS, LARGEST = 2, 1 << 32
-"""Results in page-locked memory, and bytes of the largest of them.  To page-lock 200 MB takes 25 ms on the host of an
-H200; to copy as much into usual memory, by `Transfers`, 18 ms; into memory that is locked already, 11 ms.  For 16 maps
-of 200 MB on an H100, where each result is dropped before the next: 0.15 s instead of 0.36 s."""
+"""Most results in page-locked memory, and bytes of the largest of them.  On the host of an H200, it takes 25 ms to
+page-lock 200 MB, 18 ms to copy as much into pageable memory by `Transfers`, and 11 ms into memory that is locked
+already.  For 16 maps of 200 MB on an H100, where each result is dropped before the next: 0.15 s instead of 0.36 s."""
 LOOKS, MOST_SEEN = 64, 1 << 16
 """Blocks of threads that estimate a map's mean and standard deviation, and most pixels that they read."""
 
@@ -200,7 +200,7 @@ class Engine:
         return found
 
     def _fork(self) -> Any:
-        """A second stream, which starts after what the current stream has been given."""
+        """A second stream, which starts after the work given to the current stream so far."""
         if self.runtime.xp is np:
             return None
         cuda = self.runtime.xp.cuda
@@ -216,7 +216,7 @@ class Engine:
             self._events[1].record(side)
             self.runtime.xp.cuda.get_current_stream().wait_event(self._events[1])
 
-    # ------------------------------------------------------------------ maps of any place
+    # ------------------------------------------------------------------ maps in any memory
     def run(
         self, maps: Any, out: Any, w_in: NDArray[Any], w_out: NDArray[Any], *, nest: bool = False,
         mask: NDArray[np.bool_] | None = None, steady: Callable[[], Any] | None = None, offset: float = 8.0,
@@ -445,7 +445,7 @@ class Engine:
         self, maps: Any, out: Any, weights: tuple[Any, list[Any]], nest: bool, good: Any, steady: Any, offset: float,
         transposed: bool,
     ) -> None:  # fmt: skip
-        """Convolve maps on the device: arrays, or lists of one map each, which CuPy need not make views of.
+        """Convolve maps on the device: arrays, or lists of one map each, which need no views by CuPy.
 
         The host reads the sums for their means and the flags once.  A single map is convolved before its mean is known,
         and again in the rare case that the mean is large.
@@ -527,7 +527,7 @@ class Engine:
             y[...] = target
 
     def _look(self, x: Any, found: Any) -> None:
-        """Sums of some pixels of a map (npix,), for its mean and standard deviation, into ``found``."""
+        """Write sums of some pixels of a map (npix,) to ``found``, for its mean and standard deviation."""
         count = min(x.size, MOST_SEEN)
         seen = self.runtime.xp.ascontiguousarray(x, self.spec.dtype)
         self._maps.launch("look", (LOOKS,), (256,), (seen, found, np.int64(count), np.int64(x.size // count)))

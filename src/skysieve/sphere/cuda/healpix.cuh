@@ -16,7 +16,7 @@ struct Ring {
   int n, first, last, used;
 };
 
-// The a with before[a] <= p < before[a + 1], of `count`.
+// Returns the index a, of `count`, with before[a] <= p < before[a + 1].
 DI int ring_of(const i64* __restrict__ before, int count, i64 p) {
   int a = 0, b = count;
   while (b - a > 1) {
@@ -44,7 +44,7 @@ DI void near(const Ring& there, double s, double& u, int& q0, int& q1) {
   }
 }
 
-// Threads that share the rings within a pixel's support, and the sum of what they found.
+// A group of threads that share the rings within a pixel's support, and the sum of their results.
 #define SHARE 8
 DI REAL shared_sum(REAL v) {
 #pragma unroll

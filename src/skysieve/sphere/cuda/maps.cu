@@ -1,7 +1,7 @@
 // Means, deviations, bad pixels and the order of maps.
 //
-// Layout: look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes per thread at a time;
-//   clean, restore_bad: the same, one pixel per thread at a time; reorder: one thread per pixel.
+// Layout: look: blocks share some pixels; add_up, less_mean, add_mean: blocks share the map, 16 bytes per thread at a
+//   time; clean, restore_bad: the same, one pixel per thread at a time; reorder: one thread per pixel.
 // Cost: the map is read once and, except by `look` and `add_up`, written once; a few operations per pixel.
 // Limit: memory.
 // archs: 75 80 86 89 90 100 120
@@ -9,7 +9,8 @@
 // build: f64 -DREAL=double
 #include "common.cuh"
 
-// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair a block, and the first one.
+// Sums of `count` pixels, `stride` apart, less the first one, and of their squares: one pair for each
+// block, and the first pixel.
 extern "C" __global__ void __launch_bounds__(256) look(const REAL* __restrict__ in, double* __restrict__ found,
                                                        i64 count, i64 stride) {
   __shared__ double a[256], b[256];
@@ -87,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(256) less_mean(const Vector* in, Ve
   }
 }
 
-// Results (grid.y kernels) plus the map's mean times each kernel's integral.  `own`: sums of the results, whose own means
-// are taken off, or null.
+// Results (grid.y kernels) plus the map's mean times each kernel's integral.  `own`: sums of the results, whose own
+// means are taken off, or null.
 extern "C" __global__ void __launch_bounds__(256) add_mean(Vector* __restrict__ out, const double* __restrict__ sums,
                                                            const double* __restrict__ integral,
                                                            const double* __restrict__ own, int count, i64 npix) {

@@ -35,7 +35,7 @@ __all__ = ["MultiGpuEngine"]
 logger = logging.getLogger("skysieve")
 
 MANY = 8
-"""Maps for each GPU of the batch that `describe` is about."""
+"""Number of maps for each GPU in the batch that `describe` assumes."""
 MOST_MAPS = 4
 """Most maps of a batch that a GPU takes at a time."""
 
@@ -167,7 +167,7 @@ class MultiGpuEngine:
         raise ValueError(f"the maps are on cuda:{int(maps.device.id)}, expected one of the plan's GPUs")
 
     def _sharing(self, maps: int, itemsize: int) -> Sharing:
-        """How many GPUs help with so many maps in host memory."""
+        """The number of GPUs to use for a number of maps in host memory."""
         alive = self._alive()
         planes = itemsize + len(self.spec.radials) * self.spec.dtype.itemsize
         nbytes = float(maps * self.parts * self.spec.table.npix * planes)

@@ -1,7 +1,7 @@
 // The correction around HEALPix's poles of quadrature "band" (see grids/polar_correction.py), for a map in RING order.
 //
-// Layout: forward, backward: a block computes the correction of one pixel around a pole from the pixels there; its threads
-//   share the sum.  add: one thread adds one correction to its pixel.
+// Layout: forward, backward: a block computes the correction of one pixel around a pole from the pixels there; its
+//   threads share the sum.  add: one thread adds one correction to its pixel.
 // The pixels around the poles are listed four times, rotated by quarters of a turn, for both poles: list j = 2 k + pole
 //   for k quarters.  Q + i U is summed in axes that do not rotate with the azimuth; sums are float64.
 // Cost: for each of 1088 results, 1200 pixels and a row of the matrix (136 x 1200, from the second-level cache); a
@@ -17,7 +17,7 @@ struct __align__(16) Turn {
   double x, y;
 };
 
-// One pixel times a weight; Q and U (npix later) turned into axes that do not turn.
+// One pixel times a weight; Q and U (npix later) are rotated into axes that do not rotate with the azimuth.
 DI void add_pixel(double* sum, const REAL* __restrict__ map, const i64* __restrict__ at, const Turn* __restrict__ turn,
                   int k, double weight, i64 npix, int spin) {
   i64 p = at[k];
@@ -61,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(128) forward(const REAL* __restrict
   store(sum, change, j * gridDim.x + a, 8 * gridDim.x, spin);
 }
 
-// The transposed operator.  grid: pixels that `forward` reads, both poles; `quarter` pixels of each of the 8 lists enter.
-// before[k * gridDim.x + p] is the pixel that comes to p after k quarters of a turn.
+// The transposed operator.  grid: pixels that `forward` reads, both poles; `quarter` pixels of each of the 8 lists
+// enter.  before[k * gridDim.x + p] is the pixel that comes to p after k quarters of a turn.
 extern "C" __global__ void __launch_bounds__(128) backward(const REAL* __restrict__ map, const i64* __restrict__ at,
                                                            const Turn* __restrict__ turn,
                                                            const double* __restrict__ matrix,

@@ -153,7 +153,8 @@ def _spin_window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
     """The spin-2 window up to the degree beyond which it changes a white map's result by less than 1e-3 ``eps``."""
     if kernel.hard:
         raise ValueError(
-            f"kernel={kernel!r}: has an edge, so that its window does not end; Q and U (spin 2) need one that does"
+            f"kernel={kernel!r}: has an edge, so its window does not end; Q and U (spin 2) need a kernel whose window "
+            "ends"
         )
     harmonic = isinstance(kernel, Harmonic)
     least, most = (1e-16, 1 << 16) if harmonic else (max(1e-3 * eps, 1e-14), 1 << 14)

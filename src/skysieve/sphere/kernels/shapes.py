@@ -593,7 +593,9 @@ KERNELS: dict[str, KernelOption] = {
         Profile.from_file,
     ),
     "tophat": KernelOption("ANGLE", "Take the mean over a disc of this radius, such as 1deg.", TopHat),
-    "mexican-hat": KernelOption("ANGLE", "Filter with a spherical Mexican hat wavelet of this scale.", MexicanHat),
+    "mexican-hat": KernelOption(
+        "ANGLE", "Filter with a spherical Mexican hat wavelet of this scale, such as 1deg.", MexicanHat
+    ),
     "needlet": KernelOption(
         "J", "Filter with the standard needlet of scale J: degrees 2^(J-1) to 2^(J+1).",
         lambda text: Needlet(int(text) if text.isdecimal() else text),  # type: ignore[arg-type]
@@ -629,7 +631,7 @@ def _window(values: Any, name: str) -> NDArray[np.float64]:
     if k.ndim != 1 or not k.size or not np.isfinite(k).all():
         raise ValueError(f"{name}: expected a 1-D array of finite numbers, from l = 0")
     if name in ("bl", "cl") and not k.any():
-        raise ValueError(f"{name}: is zero at every degree")
+        raise ValueError(f"{name}: is zero at every degree; expected a value above or below 0")
     return k
 
 
@@ -637,7 +639,7 @@ def _read_table(path: str | os.PathLike[str]) -> NDArray[np.float64]:
     """Numbers of a text file; ``#`` begins a comment."""
     rows = [r for r in (line.partition("#")[0].split() for line in Path(path).read_text().splitlines()) if r]
     if not rows or any(len(r) != len(rows[0]) for r in rows):
-        raise ValueError(f"{path}: expected a table of numbers, equally many in each line")
+        raise ValueError(f"{path}: expected a table of numbers, with the same number of columns in each line")
     try:
         return np.array([[float(v) for v in r] for r in rows])
     except ValueError as error:

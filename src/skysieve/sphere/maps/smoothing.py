@@ -45,8 +45,8 @@ QUADRATURES: dict[str, str] = {name: rule.help for name, rule in RULES.items()} 
 """The quadratures of `smoothing`, with a description of each."""
 Masked = Literal["zero", "normalize"]
 MASKED: dict[str, str] = {
-    "zero": "they count as 0",
-    "normalize": "left out; the sum is divided by the kernel's sum over good pixels",
+    "zero": "bad pixels count as 0",
+    "normalize": "bad pixels are left out, and the sum is divided by the kernel's sum over good pixels",
 }
 """Treatments of bad pixels."""
 Flux = Literal["none", "conserve"]
@@ -222,7 +222,7 @@ def smoothing(
     found = devices[0]
     if is_device_array(map_in) and (by_harmonics or found.kind != "cuda"):
         what = "harmonic transforms run" if by_harmonics else f"device={device!r} computes"
-        raise TypeError(f"map_in lives on a GPU, and {what} on the CPU: expected host arrays")
+        raise TypeError(f"map_in is on a GPU, but {what} on the CPU: expected host arrays")
     threads = thread_count(threads)
     if by_harmonics and memory is not None:
         raise ValueError(f"memory={memory!r} cannot be combined with iter, lmax, mmax, weights, nside_out or harmonics")

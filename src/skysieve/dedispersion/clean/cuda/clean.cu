@@ -1,17 +1,17 @@
-// Cleaning of blocks of samples: the rules of clean/cpu_receiver.py, operation for operation, with the same bits.  Blocks that
-// may have a step of the gain or an impulse are flagged, and the host examines their series.
+// Cleaning of blocks of samples: the rules of clean/cpu_receiver.py, operation for operation, with the same bits.
+// Blocks that may have a step of the gain or an impulse are flagged, and the host examines their series.
 //
 // moments: mean and variance by piece, and their medians over the pieces of a block, by channel.
 //   Layout: a warp for a channel of a block; a lane for a piece.
 // judge: bad cells and bad channels of a block.
 //   Layout: a block of threads for a block of samples; a thread for a channel.
-// follow: what depends on earlier blocks.
+// follow: decisions that depend on earlier blocks.
 //   Layout: a thread for a channel, which goes through the blocks in order.
 // weigh: weights of the channels, and sizes of the groups.  Layout: a block of threads for a block of samples.
 // series: sums of groups of channels.  Layout: a thread for four samples of a group.
-// lines: their running median.  Layout: a block of threads for a group of a block; a thread for a piece.
-// flatten: sums over the groups of what is left.  Layout: a thread for a sample.
-// level: what is left of the groups of a block that the host examines.  Layout: a thread for a sample of a group.
+// lines: the running median of these series.  Layout: a block of threads for a group of a block; a thread for a piece.
+// flatten: sums over the groups of the series less their running median.  Layout: a thread for a sample.
+// level: the same series for a block that the host examines.  Layout: a thread for a sample of a group.
 // steps, impulses: flags of blocks that the host examines.
 //   Layout: a block of threads for a block of samples, or for a band of one.
 // regain: samples after a step of the gain, as they are before it.  Layout: as `moments`.
@@ -48,17 +48,17 @@ typedef unsigned long long u64;
 #define PIECES 32        // of a block
 #define LEAST_PIECES 8   // a block of fewer is cleaned as the one before it
 #define NEIGHBOURS 8     // channels on each side with which a channel is compared
-#define SAMPLED 49       // channels whose median is what all have in common
+#define SAMPLED 49       // channels whose median is the part common to all
 #define LIT 3.0          // standard errors from which on a cell may be part of a track
-#define TRACK 8          // a track fills one in so many channels
-#define LEAST_TRACK 8    // and at least so many
+#define TRACK 8          // a track fills at least one in this number of channels
+#define LEAST_TRACK 8    // and at least this number of channels
 #define STEEP 2          // pieces by which it moves from channel to channel
 #define MOST_CELLS 0.3   // fraction of bad cells from which a channel is bad
 #define REACH 2          // pieces on each side whose median is the baseline
 #define LEAST 10         // pieces on each side of a step
 #define LATE 2           // pieces before a block in which a step is sought
 #define STEP_ERROR 10.0  // standard errors of a step
-#define ROUGHLY 0.594    // part of it that a difference of means has, a little below the 0.6 of the host
+#define ROUGHLY 0.594    // fraction of it in a difference of means: a little below the host's 0.6
 #define STEP_BANDS 11    // bands in which steps are sought
 #define WIDE_BANDS 4     // of these, bands of half of the channels or more
 #define ROUGH 4.0        // integers with a sigma below are rounded at random
@@ -71,11 +71,11 @@ typedef unsigned long long u64;
 enum { CHANNELS = 1, CELLS = 2, IMPULSES = 4, GAIN = 8 };  // steps of the cleaning
 enum { ALIVE = 1, STILL = 2, ODD = 4 };                    // channels: never constant, always; bad by its noise
 enum { GOOD = 1, BAD = 2, FRESH = 4 };                     // after `follow`; FRESH: bad, and not replaced yet
-enum { KNOWN = 1, BEGUN = 2, WAS_BAD = 4 };                // what is known of a channel from earlier blocks
+enum { KNOWN = 1, BEGUN = 2, WAS_BAD = 4 };                // state of a channel after earlier blocks
 enum { MAY_STEP = 1, MAY_IMPULSE = 2, NONE_GOOD = 4, BEFORE = 8 };  // flags of blocks; BEFORE: has series
 
 struct Block {
-  i64 start, column;  // number of the first sample; its place in the rows
+  i64 start, column;  // index of the first sample; its column in the rows
   int count, total;   // samples; the same with those after it that are examined with it
 };
 
@@ -103,7 +103,7 @@ struct Job {
   int planes, offset, channels, groups, piece, room, count, band_count, widths, wanted, changed;
 };
 
-// Of every array by block, the first part belongs to the block before: block b of a batch has part b + 1.
+// In every array by block, the first part is for the block before the batch: block b of a batch has part b + 1.
 __device__ __forceinline__ int pieces_of(const Job& j, const Block& b) { return max(1, b.count / j.piece); }
 __device__ __forceinline__ int all_pieces(const Job& j, const Block& b) {
   return max(pieces_of(j, b), b.total / j.piece);
@@ -304,7 +304,7 @@ __device__ double median(const double* v, int n) {
   return n & 1 ? low : mul(0.5, add(low, ranked(v, n, n / 2)));
 }
 
-// The median of what is around each of n values, without itself, into out[].
+// Writes to out[], for each of n values, the median of the values around it, without itself.
 __device__ void around(const double* v, int n, double* out) {
   for (int i = threadIdx.x; i < n; i += WIDE) {
     if (n <= 2 * NEIGHBOURS) {
@@ -381,8 +381,8 @@ __device__ int list(int channels, int* listed, F wanted) {
   return n;
 }
 
-// Leave in the masks lit[] of n channels, in order of falling frequency, the pieces that are on a track; by a warp.
-// `score` is for n * PIECES numbers.
+// A warp keeps in the masks lit[] of n channels, in order of falling frequency, only the pieces that are on a
+// track.  `score` has room for n * PIECES numbers.
 __device__ void find_tracks(u32* lit, int n, int pieces, int* score) {
   const int lane = threadIdx.x & 31, need = max(LEAST_TRACK, n / TRACK);
   const int begun = need - max(LEAST_TRACK / 2, n / (4 * TRACK));
@@ -758,7 +758,7 @@ __device__ double middle(const double* v, int n) {
   return 0.5 * (low + high);
 }
 
-// Subtract from the means of groups, by piece, what most groups have in common, as `_against_rest` in clean/receiver.py
+// Subtract from the means of groups, by piece, the part common to most groups, as `_against_rest` in clean/receiver.py
 // does.  The mean of the joined line over a piece is 3/4 of the median there and 1/8 of each neighbour's.
 __device__ void against_rest(double* sums, const double* used, int groups, int pieces, double* common) {
   const int lane = threadIdx.x & 31;
@@ -778,9 +778,9 @@ __device__ void against_rest(double* sums, const double* used, int groups, int p
   __syncthreads();
 }
 
-// Whether the level of a band changes from the pieces before to those after, at once: the first conditions of `find_step`
-// in clean/cpu_impulses.py, a little below its limits, since the host decides.  The narrow bands are also compared with
-// the rest of the band.
+// Whether the level of a band changes from the pieces before to those after, at once: the first conditions of
+// `find_step` in clean/cpu_impulses.py, a little below its limits, since the host decides.  The narrow bands are also
+// compared with the rest of the band.
 extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
   extern __shared__ double sums[];  // by group and piece; then by band and piece
   const int part = blockIdx.x + 1, G = j.groups, C = j.channels;

@@ -48,14 +48,14 @@ KNOWN, BEGUN, WAS_BAD = 1, 2, 4
 MAY_STEP, MAY_IMPULSE, NONE_GOOD, BEFORE = 1, 2, 4, 8
 """Bits of ``states``, ``memory`` and ``flags`` in ``clean.cu``."""
 WANTED = {"channels": 1, "cells": 2, "impulses": 4, "gain": 8}
-"""Bits of the steps."""
+"""Bit of each cleaning step in ``Job.wanted``."""
 NO_CELLS: NDArray[np.bool_] = np.zeros((1, 1), bool)
 ROOM = PIECES + AHEAD
-"""Most pieces of a block and of what follows it."""
+"""Largest number of pieces of a block and of the samples after it."""
 MOST_THREADS = 8
-"""Threads that examine blocks, at most: they are few."""
+"""Largest number of threads that examine blocks; few blocks are examined."""
 MOST_BLOCKS, SCRATCH_BYTES = 128, 1 << 28
-"""Most blocks that are cleaned at a time, and most bytes for what is computed of them."""
+"""Largest number of blocks that are cleaned at a time, and of bytes for the arrays that are computed from them."""
 
 
 class Rows(Protocol):
@@ -85,7 +85,7 @@ class Rows(Protocol):
 
 
 class Block(NamedTuple):
-    """Numbers of the first sample and of its column, samples, and those with the ones after it."""
+    """First sample of a block, its column, number of samples, and that number with the samples after the block."""
 
     start: int
     column: int
@@ -102,7 +102,7 @@ class DeviceCleaner(Cleaner):
     most : int
         Samples that are cleaned at a time, at most.
     like : Cleaner
-        One for the same data, which is not used otherwise.
+        A cleaner for the same data, whose settings are copied.
     begin : int
         Samples before this one are not changed, and do not count.
     threads : int
@@ -176,7 +176,7 @@ class DeviceCleaner(Cleaner):
         """See `Cleaner.reset`."""
         super().reset()
         self.done = self.begin
-        self._tail: Block | None = None  # the block of which the first part of the arrays is
+        self._tail: Block | None = None  # the block to which the first part of the arrays belongs
         self._before_of = -1  # the sample before which ``_before`` lies; -1 if the host has none
         if self._arrays:
             with self.lane:
@@ -201,7 +201,9 @@ class DeviceCleaner(Cleaner):
         if not self.steps:
             return
         if first > self.done:
-            raise ValueError(f"samples from {first} on: blocks are cleaned in order, from {self.done} on")
+            raise ValueError(
+                f"samples from {first} on: expected samples from {self.done} on, because blocks are cleaned in order"
+            )
         blocks, at = [], self.done
         while at < nsamp:
             end = min((at // self.block + 1) * self.block, nsamp)
@@ -223,7 +225,7 @@ class DeviceCleaner(Cleaner):
 
     # ------------------------------------------------------------------ on the device
     def _run(self, rows: Rows, blocks: Sequence[Block]) -> int:
-        """Clean blocks up to the first that the host must clean; their number."""
+        """Clean blocks up to the first that the host must clean; return their number."""
         lane, C, G, N = self.lane, self.nchan, len(self._used), len(blocks)
         module = self.runtime.module(PACKAGE, "clean.cu", rows.build)
         longest = max(b.total for b in blocks)
@@ -298,7 +300,7 @@ class DeviceCleaner(Cleaner):
         return found.copy()
 
     def _send_memory(self) -> None:
-        """Copy what is known of the channels from earlier blocks to the device."""
+        """Copy the state of the channels after earlier blocks to the device."""
         memory = (KNOWN * self._known + BEGUN * self._begun + WAS_BAD * self._bad).astype(np.uint8)
         given = [("held", self._held), ("held_sigma", self._sigma), ("memory", memory)]
         if self._changed():
@@ -309,7 +311,7 @@ class DeviceCleaner(Cleaner):
             self.lane.to_device(self._arrays[name], pinned)
 
     def _fetch_memory(self) -> dict[str, NDArray[Any]]:
-        """Begin to copy it back."""
+        """Begin to copy the state of the channels to the host."""
         found = {}
         for name in ("held", "held_sigma", "memory"):
             found[name] = self.lane.pinned("found " + name, self.nchan, self._arrays[name].dtype)
@@ -317,7 +319,7 @@ class DeviceCleaner(Cleaner):
         return found
 
     def _keep(self, part: int, block: Block, flags: int) -> None:
-        """Let the first part of the arrays be that of a block, on which the next one depends."""
+        """Copy a block's part of the arrays to the first part, because the next block depends on it."""
         if flags & BEFORE:
             for name in ("level", "states", "series", "sums", "base", "flags"):
                 held, each = self._arrays[name], self._each[name]
@@ -328,7 +330,7 @@ class DeviceCleaner(Cleaner):
         self, blocks: Sequence[Block], states: NDArray[np.uint8], cells: NDArray[np.uint32],
         windows: dict[int, NDArray[np.int64]],
     ) -> None:  # fmt: skip
-        """Count what is removed; `_note` for several blocks."""
+        """Count the removed samples of several blocks, as `_note` does for one."""
         if self._first < 0:
             self._first = blocks[0].start // self.block
         n = np.array([b.samples for b in blocks])[:, None]
@@ -369,7 +371,7 @@ class DeviceCleaner(Cleaner):
     ) -> tuple[int, dict[int, NDArray[np.int64]]]:
         """The first block that the host must clean, and windows of impulses by block."""
         if "gain" in self.steps:
-            for k in range(min(2, len(blocks))):  # where the GPU has not half a block before
+            for k in range(min(2, len(blocks))):  # the GPU may lack the half block before these
                 earlier = self._earlier(k, blocks, flags)
                 short = earlier is not None and earlier.samples < self.block
                 if flags[k] & BEFORE and (short or (k == 0 and earlier is None and self._plain is not None)):
@@ -398,7 +400,8 @@ class DeviceCleaner(Cleaner):
     ) -> dict[int, NDArray[np.int64]]:
         """Windows of impulses by block, where there are any.
 
-        Several threads examine blocks, but each of successive ones needs what is left of the one before.
+        Several threads examine blocks.  One thread examines successive blocks in order, because each needs the cleaned
+        series of the one before.
         """
         runs = np.split(np.array(flagged, np.int64), np.flatnonzero(np.diff(flagged) > 1) + 1) if flagged else []
         found: dict[int, NDArray[np.int64]] = {}
@@ -438,7 +441,7 @@ class DeviceCleaner(Cleaner):
         return np.ascontiguousarray(self._part("series", part).reshape(-1, self.pitch)[:, : block.total])
 
     def _flat_series(self, part: int, block: Block) -> NDArray[np.float32]:
-        """The same without their baseline, as `_flatten` makes them; the next call overwrites them."""
+        """The series of `_series_of` less their baseline, as by `_flatten`; the next call overwrites them."""
         lane, groups, total = self.lane, len(self._used), block.total
         flat = lane.array("flat", groups * total, np.float32)
         pieces = max(1, block.samples // self.piece, total // self.piece)
@@ -449,7 +452,7 @@ class DeviceCleaner(Cleaner):
         return on_host.reshape(groups, total)
 
     def _fetch_plain(self, k: int, blocks: Sequence[Block], flags: NDArray[np.uint32]) -> None:
-        """Let ``_plain`` be that of the block before block ``k``."""
+        """Set ``_plain`` to the series and levels of the block before block ``k``, if the GPU has them."""
         earlier = self._earlier(k, blocks, flags)
         if earlier is not None:
             n, level = earlier.samples, self._part("level", k)

@@ -1,4 +1,4 @@
-"""The look for dropped data in samples that lie in the memory of a GPU."""
+"""The search for dropped data in samples in the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def runtime_of(index: int) -> CudaRuntime:
 
 
 def watch_resident(watch: Watch, fb: Filterbank, runtime: Runtime | None = None) -> None:
-    """Let ``watch`` see the samples of a filterbank in the memory of a GPU, on that GPU.
+    """Examine the samples of a filterbank in the memory of a GPU with ``watch``, on that GPU.
 
-    They are loaded into rows, as for a search, and compared there, one part after another.
+    The samples are loaded into rows, as for a search, and compared there, one part after another.
 
     Raises
     ------
     MemoryBudgetError
         The rows of a part do not fit.
     Suspicious
-        Unless the watch is quiet.
+        Samples may be dropped data, and the watch is not quiet.
     """
     if runtime is None:
         assert fb.gpu is not None

@@ -24,10 +24,10 @@ PACKAGE = "skysieve.dedispersion.injections.cuda"
 JOB = struct("generators*", "jumps*", "out*", "samples#", "level.", "sigma.", "highest.", "channels")
 """``struct Job``."""
 MULTIPLIER = 2549297995355413924 << 64 | 4865540595714422341
-"""Of PCG64."""
+"""Multiplier of PCG64."""
 WORD, BIG = 2**64 - 1, 2**128 - 1
 DIGITS, THREADS, ROUNDS = 4, 256, 16
-"""Of the length of a jump, in base 256; of a block; numbers, in fours, that a thread makes one after the other."""
+"""Digits, in base 256, of the length of a jump; threads of a block; groups of four numbers that a thread makes."""
 MOST_ROWS = 65535
 """Blocks of noise of a launch."""
 LANES = 2
@@ -35,12 +35,12 @@ LANES = 2
 
 
 def _after(first: tuple[int, int], then: tuple[int, int]) -> tuple[int, int]:
-    """A jump, and another one after it: factor of the state, and sum of the powers that the increment takes."""
+    """Combine two jumps, each a factor of the generator's state and a factor (a sum of powers) of its increment."""
     return first[0] * then[0] & BIG, (first[1] * then[0] + then[1]) & BIG
 
 
 def jump(steps: int) -> tuple[int, int]:
-    """Factor and sum of so many steps of the generator."""
+    """Factors of the state and of the increment (see `_after`) for a number of steps of the generator."""
     found, once = (1, 0), (MULTIPLIER, 1)
     while steps:
         if steps & 1:
@@ -108,12 +108,12 @@ class DeviceNoise:
     def make(
         self, reader: NoiseReader, added: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]]
     ) -> tuple[Any, Any]:
-        """Noise without and with pulses, which do not overlap, on the device; one array for both without pulses.
+        """Make noise without and with pulses, which do not overlap; if there are none, both results are one array.
 
         Parameters
         ----------
         reader : NoiseReader
-            Of `noise.QuickNoise` in bytes; it says which noise.
+            A reader of `noise.QuickNoise` in bytes, which defines the noise.
         added : sequence of (first sample of each row, what is added to it)
 
         Returns

@@ -29,7 +29,7 @@ struct Generator {
   Big state, increment;
 };
 
-struct Jump {  // so many steps: the state times `factor`, plus the increment times `sum`
+struct Jump {  // a number of steps: the state times `factor`, plus the increment times `sum`
   Big factor, sum;
 };
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ Big plus(Big a, Big b) {
   return {a.high + b.high + (low < a.low), low};
 }
 
-// The state after so many steps.
+// The state after this number of steps.
 __device__ __forceinline__ Big ahead(const Generator& g, const Jump* jumps, u32 steps) {
   Big state = g.state;
   for (int i = 0; i < DIGITS; i++, steps >>= 8) {

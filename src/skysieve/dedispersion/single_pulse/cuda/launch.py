@@ -40,13 +40,13 @@ class _Given(NamedTuple):
 
     cut: CutOut
     held: int
-    """Address of its first sample in the rows of the engine; 0 if these do not hold all of them."""
+    """Address of its first sample in the rows of the engine; 0 if the engine does not hold all its samples."""
     hidden: NDArray[np.bool_] | None
-    """Which samples do not count, if the engine holds them."""
+    """Mask of the samples that do not count; None if the engine does not hold them."""
 
     @property
     def parts(self) -> int:
-        """Number of slices that are read, or one that is not."""
+        """Number of slices that are read; 1 if the engine holds the samples."""
         return 1 if self.held else self.cut.parts
 
     def samples_of(self, part: int) -> int:
@@ -67,9 +67,9 @@ class DeviceSums:
     ----------
     runtime : Runtime
     dtype : numpy.dtype
-        Of the samples; all but bytes are looked at as float32.
+        Type of the samples; all but bytes are converted to float32.
     store : Store, optional
-        Samples of an engine on this GPU, which are cleaned.  Bytes need not be read again as long as it holds them.
+        Cleaned samples of an engine on this GPU.  Bytes are not read again as long as the store holds them.
     """
 
     def __init__(self, runtime: Runtime, dtype: np.dtype[Any], store: Store | None = None) -> None:
@@ -91,16 +91,16 @@ class DeviceSums:
     def __call__(
         self, cuts: Sequence[CutOut], pool: TaskPool, hidden: Hidden | None = None
     ) -> Iterator[list[Sums | None]]:
-        """Yield what `vetting.sums_on_host` returns for each cut-out, batch by batch; the next one overwrites it.
+        """Yield the results of `vetting.sums_on_host` for the cut-outs of a batch; the next batch overwrites them.
 
         Parameters
         ----------
         cuts : sequence of CutOut
-            Of the same channels and sub-bands.
+            Cut-outs with the same channels and sub-bands.
         pool : TaskPool
             Threads that read samples.
         hidden : callable, optional
-            Which of the samples ``start : stop`` do not count.  Without it all are read.
+            Returns the mask of the samples ``start : stop`` that do not count.  Without it, all samples are read.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class DeviceSums:
                     try:
                         found = self._sums(some, pool)
                     except memory_errors(self.runtime) as error:
-                        what = f"the second look at {len(some)} candidates on {self.runtime.device}"
+                        what = f"the samples around candidates on {self.runtime.device}"
                         need = sum(one.nbytes(self.kind.itemsize) for one in some)
                         raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
                 yield found
@@ -191,11 +191,11 @@ class DeviceSums:
         return _Given(cut, address(store.planes[1].part(0)) + start - store.start, self._hidden(start, stop))
 
     def _read(self, given: list[_Given], part: int, pool: TaskPool, jobs: NDArray[Any]) -> list[int]:
-        """Read a slice of each cut-out, and begin to copy them to the device; the numbers of their samples."""
+        """Read a slice of each cut-out, and begin to copy them to the device; return the numbers of their samples."""
         lane, width, samples = self.lane, self.kind.itemsize, [one.samples_of(part) for one in given]
         needs = [0 if one.held else n * one.cut.channels for one, n in zip(given, samples, strict=True)]
         places = np.append(0, np.cumsum([-(-need // 16) * 16 for need in needs])).tolist()
-        lane.synchronize()  # what lay there is copied
+        lane.synchronize()  # the last copy from the buffer has ended
         memory = lane.pinned("samples", places[-1], self.kind)
         rooms = [memory[low : low + need] for low, need in zip(places, needs, strict=False)]
         tasks = [partial(self._flags, one, part, room) for one, room in zip(given, rooms, strict=True)]
@@ -216,7 +216,7 @@ class DeviceSums:
     def _flags(self, one: _Given, part: int, place: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Read a slice of a cut-out into page-locked memory, unless the engine holds it.
 
-        Returns which samples of the slice do not count; None if they are gone.
+        Returns the mask of the samples that do not count; None if the samples are no longer available.
         """
         if one.hidden is not None:
             return one.hidden

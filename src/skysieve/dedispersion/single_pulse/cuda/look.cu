@@ -44,7 +44,7 @@ struct Beside {  // sums of the samples of a channel beside the candidate
   double number, total, square;
 
   __device__ __forceinline__ void add(const Job& j, int channels, int c, i64 first, int step) {
-    // Samples from `low` to `high` are those of the candidate and close to it.
+    // Samples from `low` to `high` belong to the candidate or are close to it.
     const i64 begin = j.start[c] + j.side - j.first;
     const i64 low = (begin - j.guard) * j.size, high = (begin + j.width + j.guard) * j.size;
 #pragma unroll 4

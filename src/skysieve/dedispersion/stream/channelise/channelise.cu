@@ -1,15 +1,15 @@
-// Packets of voltages to power of channels, with the same bits as cpu_power.py.
+// From packets of voltages to the power of channels, with the same bits as cpu_power.py.
 //
 // unpack: bytes of packets to samples x polarisations x subbands (pairs of bytes, or of floats), with zeros for missing
 //   packets.
 //   Layout: a thread for `each` voltages of one packet.
 //   Cost: 2 + 2 bytes for a voltage of 8 bits.
 //   Limit: memory.
-// channelise: filter bank, transform (Stockham: passes of radix 4, 2, others, between two buffers in shared memory, or in
-//   device memory where they do not fit), power of the polarisations, sum over spectra, bytes.
-//   Layout: a block computes `rows` rows of output of `tile` subbands.  The number of columns (row, polarisation, subband) is
-//   a power of two and they are contiguous, so that loads are whole lines without bank conflicts.  All operations that round
-//   are written as rounding operations, in the CPU's order.
+// channelise: filter bank, transform (Stockham: passes of radix 4, 2, others, between two buffers in shared memory, or
+//   in device memory where they do not fit), power of the polarisations, sum over spectra, bytes.
+//   Layout: a block computes `rows` rows of output of `tile` subbands.  The number of columns (row, polarisation,
+//   subband) is a power of two and they are contiguous, so that loads are whole lines without bank conflicts.  All
+//   operations that round are written as rounding operations, in the CPU's order.
 //   Cost: 2 bytes read and 1 written for a voltage; about 70 instructions for 8 channels.
 //   Limit: instructions.
 //
@@ -102,7 +102,7 @@ __device__ __forceinline__ float2 minus(float2 a, float2 b) {
   return make_float2(__fsub_rn(a.x, b.x), __fsub_rn(a.y, b.y));
 }
 
-// Transforms of the columns (1 << lc of them) in x; the result lies in what is returned, x or y.
+// Transforms the columns (1 << lc of them) in x; returns x or y, whichever contains the result.
 __device__ __forceinline__ float2* transform(float2* x, float2* y, const float2* turns, int lc, const Shape& g) {
   int n = g.N, s = 1;
   for (int pass = 0; pass < g.passes; pass++) {

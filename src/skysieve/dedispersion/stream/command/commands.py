@@ -107,7 +107,7 @@ FORMAT_HELP = (
     "parser. The default is skysieve."
 )
 TRIGGER_HELP = (
-    "Send each candidate elsewhere; may be repeated. "
+    "Send each candidate to a program or an address; may be repeated. "
     + " ".join(f"{name}:{kind.target_name} {kind.help}." for name, kind in TRIGGERS.items())
     + " By default nothing is sent."
 )
@@ -274,10 +274,10 @@ def stream(
     packet_format: Annotated[str, option("--packet-format", help=FORMAT_HELP, panel=INPUT, metavar="FORMAT")]
     = "skysieve",
     fch1: Annotated[
-        float | None, option("--fch1", help="VDIF: centre of the first channel, MHz.", panel=INPUT, metavar="F")
+        float | None, option("--fch1", help="VDIF: centre of the first channel in MHz.", panel=INPUT, metavar="F")
     ] = None,
     foff: Annotated[
-        float | None, option("--foff", help="VDIF: step to the next channel, MHz.", panel=INPUT, metavar="F")
+        float | None, option("--foff", help="VDIF: step to the next channel in MHz.", panel=INPUT, metavar="F")
     ] = None,
     vdif_frames: Annotated[
         int | None, option("--vdif-frames", help="VDIF: frames per second of one thread.", panel=INPUT, metavar="N")
@@ -289,7 +289,7 @@ def stream(
     ] = 1,
     window: Annotated[
         int,
-        option("--window", help="Packets to wait for a missing one; a packet that comes later than that is dropped as "
+        option("--window", help="Number of packets to wait for a missing one; a packet that comes later is dropped as "
                                 "late. The default is 8.", panel=INPUT, metavar="N", min=0),
     ] = 8,
     ring: Annotated[
@@ -354,7 +354,8 @@ def stream(
     ] = None,
     dm_max: Annotated[
         float | None,
-        option("--dm-max", "--hidm", help="Highest DM; the rule 'loss' chooses the DMs.", panel=SEARCH, metavar="DM"),
+        option("--dm-max", "--hidm", help="Highest DM in pc/cm^3; the rule 'loss' chooses the DMs.", panel=SEARCH,
+               metavar="DM"),
     ] = None,
     threshold: ThresholdOption = THRESHOLD,
     noise: NoiseOption = "robust",
@@ -389,7 +390,7 @@ def stream(
     ] = None,
     inject_grid: Annotated[
         str | None,
-        option("--inject-grid", help="With --inject-every: which pulses, as --grid of 'skysieve dedisp completeness'. "
+        option("--inject-grid", help="Pulses of --inject-every, written as --grid of 'skysieve dedisp completeness'. "
                f"The default is snr={','.join(f'{snr:g}' for snr in LIVE_SNR)} and the DMs of the search.",
                panel=SEARCH, metavar="GRID"),
     ] = None,
@@ -406,10 +407,10 @@ def stream(
         str, option("--telescope", help="Name of the telescope. The default is none.", panel=OUTPUT, metavar="NAME")
     ] = "",
     ra: Annotated[
-        float, option("--ra", help="Right ascension, degrees. The default is unknown.", panel=OUTPUT, metavar="DEG")
+        float, option("--ra", help="Right ascension in degrees. By default it is unknown.", panel=OUTPUT, metavar="DEG")
     ] = math.nan,
     dec: Annotated[
-        float, option("--dec", help="Declination, degrees. The default is unknown.", panel=OUTPUT, metavar="DEG")
+        float, option("--dec", help="Declination in degrees. By default it is unknown.", panel=OUTPUT, metavar="DEG")
     ] = math.nan,
     plots: Annotated[
         bool,
@@ -426,8 +427,8 @@ def stream(
     ] = None,
     ivorn: Annotated[
         str,
-        option("--ivorn", help="Authority and stream of VOEvents. The default is skysieve/stream.", panel=OUTPUT,
-               metavar="NAME"),
+        option("--ivorn", help="Authority and stream in the identifiers of VOEvents. The default is skysieve/stream.",
+               panel=OUTPUT, metavar="NAME"),
     ] = "skysieve/stream",
     test: Annotated[
         bool,
@@ -534,7 +535,7 @@ def stream(
             if not inject_every > 0:
                 raise ValueError(f"--inject-every {inject_every:g}: expected a number of seconds above 0")
             if grid.time is not None:
-                raise ValueError(f"--inject-grid {inject_grid}: expected a grid without times")
+                raise ValueError(f"--inject-grid {inject_grid}: expected a grid without 'time'")
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
         elif inject_grid is not None or inject_seed:
             raise ValueError("--inject-grid and --inject-seed need --inject-every")
@@ -570,7 +571,7 @@ def stream(
             which = ", ".join(map(str, previous.unmarked))
             screen.say(
                 f"the previous run in this folder was killed before it noted how far it had searched (beam {which}): "
-                "what was missed is not known"
+                "the gap between that run and this one is not known"
             )
         intake = Intake(parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment)
         if page_address is not None:
@@ -665,8 +666,8 @@ def check_reach(data: Filterbank, name: str, dm: float, dm_constant: float = DM_
     if delay >= data.duration:
         fits = f"{dm * data.duration / delay:.4g}"
         raise ValueError(
-            f"{name}: the delay of DM {dm:g} across the band is {delay:.6g} s; the data have {data.duration:g} s, so "
-            f"that DMs below {fits} fit"
+            f"{name}: the delay of DM {dm:g} across the band is {delay:.6g} s, but the data last only "
+            f"{data.duration:g} s; expected DMs below {fits}"
         )
 
 

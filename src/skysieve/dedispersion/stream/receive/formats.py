@@ -68,7 +68,7 @@ def make_parser(form: str, options: Mapping[str, Any] | None = None) -> Parser:
         given = {name: (options or {}).get(name) for name in known.options}
         missing = [known.options[name] for name, value in given.items() if value is None]
         if missing:
-            raise ValueError(f"packet format {form} needs {', '.join(missing)}: its packets do not say it")
+            raise ValueError(f"packet format {form} needs {', '.join(missing)}, which its packets do not contain")
         return known.make(**given)
     module, colon, name = form.partition(":")
     if not colon:

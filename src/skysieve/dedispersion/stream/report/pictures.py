@@ -82,8 +82,8 @@ class Pictures:
         if not self._threads:
             return
         if self.waiting > 1 and seconds > 0:
-            what = "pictures to draw" if self.pictures else "candidates whose samples are to be written"
-            self.say(f"{self.waiting} {what}, for at most {seconds:g} s")
+            what = "pictures to be drawn" if self.pictures else "candidates whose samples are to be written"
+            self.say(f"waiting at most {seconds:g} s for {self.waiting} {what}")
         self._candidates.put(None)
         writer, drawer = self._threads
         if not writer.ended.wait(max(seconds, LEAST_SECONDS)):  # the disk hangs

@@ -19,8 +19,8 @@ from .status import NAME
 GAP_COLUMNS = (
     Column("beam", "Number of the beam."),
     Column("segment", "Number of the segment of the new run."),
-    Column("mjd_from", "End of what the previous run searched.", "d"),
-    Column("mjd_to", "Start of what the new run searches.", "d"),
+    Column("mjd_from", "End of the data that the previous run searched, MJD.", "d"),
+    Column("mjd_to", "Start of the data that the new run searches, MJD.", "d"),
     Column("seconds", "Length of the gap; below 0 if the new run begins before the end of the previous one.", "s"),
     Column("sample_from", "Sample at the start of the gap; empty if the two runs count from different epochs."),
     Column("sample_to", "Sample at the end of the gap, or empty."),

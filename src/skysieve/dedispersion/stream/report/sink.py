@@ -250,7 +250,7 @@ class Sink:
             self.table.append([c.columns for c in candidates])
         except OSError as error:
             if not self._refusing:
-                self.say(f"{self.table.path}: {error.strerror}; candidates wait")
+                self.say(f"{self.table.path}: {error.strerror}; candidates wait until it can be written")
             self._refusing = True
             self._count("write_errors")
             return False

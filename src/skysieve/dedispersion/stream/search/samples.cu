@@ -1,8 +1,8 @@
-// Bytes of a stream that stay on the GPU, samples x channels: statistics, and values in place of missing samples, with the
-// same bits as clean/cpu_missing.py and clean/missing.py.
+// Bytes of a stream that stay on the GPU, samples x channels: statistics, and values in place of missing samples, with
+// the same bits as clean/cpu_missing.py and clean/missing.py.
 //
-// Sums of bytes and of their squares are integers, so that their order does not matter; operations that round are written as
-// rounding operations, in the CPU's order.
+// Sums of bytes and of their squares are integers, so that their order does not matter; operations that round are
+// written as rounding operations, in the CPU's order.
 // Layout: statistics: a thread for a channel of up to 64 samples.
 // Cost: a byte and three instructions for a sample.
 // Limit: memory.
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) statistics(const u8* rows,
   number[c] += (u64)came;
 }
 
-// The block is over: a quarter of it must have come for its mean and scatter to hold for the next.
+// The end of a block: at least a quarter of it must have arrived if its mean and scatter are to hold for the next.
 extern "C" __global__ void __launch_bounds__(THREADS) end_block(u64* number, u64* total, u64* square, double* mean,
                                                                 double* sigma, u32* known, int channels, i64 block) {
   const int c = blockIdx.x * THREADS + threadIdx.x;

@@ -1,9 +1,11 @@
-// Demodulation: SFTs of one detector projected on templates, times the antenna factors.
+// Demodulation: SFTs of one detector are projected on templates and multiplied by the antenna factors.
 //
-// demod: one block = TILE templates x TILE SFTs, one thread = one template of ROWS SFTs, so that the threads of a warp read the same bins;
-// results are turned in shared memory, and written along the SFTs. An SFT and template: 12 float64 operations for its phases (those of
-// a year need 40 bits), some 110 float32 operations for the sum over 2 DTERMS bins with one division for four bins, 128 bytes from the
-// cache, 16 bytes written. Limit: float32 arithmetic, and writing. The build f64 sums in float64.
+// Layout: one block computes TILE templates x TILE SFTs, and one thread ROWS SFTs of one template, so that the
+// threads of a warp read the same bins.  Results are transposed in shared memory and written along the SFTs.
+// Cost for one SFT and template: 12 float64 operations for the phases (those of a year need 40 bits), about 110
+// float32 operations for the sum over 2 DTERMS bins with one division for four bins, 128 bytes read from the
+// cache, 16 bytes written.  The build f64 sums in float64.
+// Limit: float32 arithmetic, and writing.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float
@@ -29,26 +31,27 @@ struct Demod {
   const double* delay;
   const double* rate;
   const T* a;
-  const T* b;  // rate: in bins for each Hz
+  const T* b;  // rate: in bins per Hz
   const double* f0;
   const double* f1;
   const double* f2;
   Complex* Fa;
   Complex* Fb;
-  unsigned* failed;  // failed: least number of a template that needs a bin that is not there
+  unsigned* failed;  // failed: lowest index of a template that needs a missing bin
   int sfts, bins, first_bin, templates;
 };
 // Sine and cosine of a phase of x cycles.
 __device__ __forceinline__ void sincos_cycles(T x, T& s, T& c) { sincospi(2 * x, &s, &c); }
 
-// The projection of an SFT; x: its bins from the lowest that counts on. kappa: of the frequency in bins, what is above the bin DTERMS - 1.
+// The projection of an SFT.  x: its bins from the lowest that counts on; kappa: distance of the frequency above bin
+// DTERMS - 1 of these, in bins.
 __device__ __forceinline__ Complex projected(const Complex* x, T kappa, T phase) {
   const T k = fmin(fmax(kappa, NEAR), 1 - NEAR);
   Complex sum = {0, 0};
 #pragma unroll
   for (int m = 0; m < 2 * DTERMS; m += 4) {
     const T d = k + (DTERMS - 1 - m), d1 = k + (DTERMS - 2 - m), d2 = k + (DTERMS - 3 - m),
-            d3 = k + (DTERMS - 4 - m);  // each from k itself: k + 3 - 3 would lose digits
+            d3 = k + (DTERMS - 4 - m);  // each is computed from k: k + 3 - 3 would lose digits
     const T p = d * d1, q = d2 * d3, inverse = 1 / (p * q);
     const Complex u = x[m], v = x[m + 1], w = x[m + 2], z = x[m + 3];
     sum.x = fma(inverse, fma(q, fma(u.x, d1, v.x * d), p * fma(w.x, d3, z.x * d2)), sum.x);

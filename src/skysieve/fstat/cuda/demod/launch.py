@@ -94,7 +94,7 @@ class Projector:
         return found[0], found[1], first if first < m else -1
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
-        """An array of zeros, as those of `project`."""
+        """An array of zeros of the type and on the device of `project`'s results."""
         with on_device(self.runtime):
             return self.xp.zeros(shape, self.dtype)
 

@@ -1,11 +1,16 @@
-// Light curves in several bands, one sinusoid for all and a mean for each: sums by banded combs, powers.
+// Periodogram of light curves in several photometric bands: one sinusoid that all bands share, and a mean for
+// each band. The sums come from banded combs (see sinusoid/comb.cu).
 //
-// One block (4 warps) = one object and one band of 200 P frequencies, 8 of its P combs at a time, one a half
-// warp (see sinusoid/comb.cu for the comb). Channels: w of each band at f, w at 2 f, w y at f. Squares over
-// the bands' weights are taken away as the bands' transforms come, so that a thread holds no more than with
-// one band. For a frequency: (bands + 2) x 384 FMA x 16 / 200, some 8 a band and 30. Limit: as in ls_comb,
-// the latency of the transforms at 168 registers (12 warps a multiprocessor): the first-level cache is 68%
-// busy, the float64 pipe 38%.
+// Layout: one block (4 warps) computes S of the P combs of one object in one band of 200 P frequencies, 8 combs
+// at a time, one for each half warp.
+//
+// Channels: w of each photometric band at f; w of all bands at 2 f; w y of all bands at f. As soon as the sums
+// of one photometric band are transformed, their squares, divided by the weight of the band, are subtracted
+// from CC, SS and CS. A thread therefore holds no more numbers than for a single band.
+//
+// Cost: for one frequency (bands + 2) x 384 FMA x 16 / 200, plus about 8 for each band and 30 others.
+// Limit: as in ls_comb, the latency of the transforms at 168 registers a thread (12 warps on a multiprocessor).
+// The first-level cache is 68% busy, the float64 pipe 38%.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DTERMS=1 -DBAND_TERMS=0 -DRELOAD
@@ -19,7 +24,7 @@
 #define WIDTH 200  // modes used of 256
 #define ND 13      // outputs a thread
 #define THREADS 128
-#define PAD (16 * 17 + 8)  // of a half warp's exchange: the two of a warp on different banks
+#define PAD (16 * 17 + 8)  // of a half warp's exchange area: the two of a warp lie on different banks
 #define CHUNK 256
 struct Offset {
   const double* tp;
@@ -72,20 +77,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
     }
     return;
   }
-  const int round = 256 * circles, total = round * (B + 3);  // w of the bands, w y, w at 2 f (twice as many circles)
+  const int round = 256 * circles, total = round * (B + 3);  // w of each band, w y, w at 2 f (twice as many circles)
   double2* cells = (double2*)raw;
   double2* exchange = cells + total;
   const int* first = A.rows.first + (size_t)o * (B + 1);
   const double* share = A.rows.share + (size_t)o * B;
   for (int i = tid; i < total; i += THREADS) cells[i] = make_double2(0, 0);
 
-  // ---- spreading. Rows are in order of time. Warp 0: w y, warp 1: w at 2 f, a half of the chunk each half warp; lane a keeps the
-  // one cell of the window that is a modulo 16, and adds it when the window leaves it. Warps 2, 3: w of the bands, one after another.
+  // ---- spreading. Rows are in order of time. Warp 0 spreads w y and warp 1 w at 2 f, each half warp a half of
+  // the chunk; lane a keeps the sum of the one cell of the window that is a modulo 16, and adds it to the cells
+  // when the window leaves this cell. Warps 2 and 3 spread w of the bands, one after another.
   {
     double2* strength = exchange;  // of w, w y, w at 2 f, [3][CHUNK]
     int* cells1 = (int*)(strength + 3 * CHUNK);
     int* cells2 = cells1 + CHUNK;
-    int* order = cells2 + CHUNK;  // rows band after band, where there is one chunk
+    int* order = cells2 + CHUNK;  // rows band after band, if there is one chunk
     const Frequency centre = frequency_of(A.f0[gi], (double)base + (WIDTH / 2) * P, A.df[gi]);
     for (int c0 = 0; c0 < n; c0 += CHUNK) {
       const int count = min(CHUNK, n - c0), padded = (count + 7) & ~7;
@@ -162,9 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
                 high = middle;
             }
           double2* G = cells + b * round;
-          const double root = sqrt(share[b]);  // squares of these sums are those over the band's weight
+          const double root = sqrt(share[b]);  // makes the squares of these sums those divided by the band's weight
           const double* weight = A.at_f + (size_t)(lo + c0) * 16 + a;
-          auto fetch = [&](int (&i)[4], double (&k)[4]) {  // four rows of the chunk, or count where there is none
+          auto fetch = [&](int (&i)[4], double (&k)[4]) {  // four rows of the chunk, or `count` for missing rows
 #pragma unroll
             for (int u = 0; u < 4; u++) {
               i[u] = j + u < end ? min(list[j + u] - c0, count) : count;
@@ -201,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) bands_offset(const __gr
   double* ex = (double*)exchange + (warp * 2 + h) * PAD;
   int nonzero = 0;
   for (int b = 0; b < B; b++) nonzero += share[b] > 0;
-  const double limit = n < 2 + nonzero ? 0 : A.limit * sqrt((double)n);  // too few points are no matter of rounding
+  const double limit = n < 2 + nonzero ? 0 : A.limit * sqrt((double)n);  // 0: with too few points no power is trusted
   bool odd = false;
 #pragma unroll 1
   for (int s0 = r0; s0 < stop; s0 += 8) {

@@ -1,9 +1,11 @@
-// What the kernels of light curves in several bands share: the columns of a model, and the rows of each band.
+// Shared parts of the kernels for light curves in several bands: the columns of a model, and the rows of each
+// band.
 //
-// A model has BAND_TERMS terms and a constant for each band, and TERMS terms (and, with CONSTANT, a constant)
-// that all bands share; columns of the bands come first, so that a band touches the others through the common
-// columns alone: bands are eliminated one after another (a front of their own columns and the common ones),
-// then the common columns. The number of bands is known at run time.
+// A model has a constant and BAND_TERMS Fourier terms for each band, and TERMS terms (with CONSTANT also a
+// constant) that all bands share. The columns of the bands come first. Different bands are coupled only through
+// the common columns. The bands are therefore eliminated one after another, each from a matrix of its own
+// columns and the common ones, which is called its front. Then the common columns are eliminated. The number of
+// bands is known at run time only.
 #pragma once
 
 #ifndef TERMS
@@ -29,7 +31,7 @@
 #define BAND_CHANNELS (BAND_W + BAND_Y)
 #define ALL_CHANNELS (ALL_W + ALL_Y)
 #define HARMONICS MOST(BAND_W, 2 * TERMS)
-#define PIVOT 1e-8  // pivots under this part of the weight are not trusted
+#define PIVOT 1e-8  // pivots below this fraction of the weight are not trusted
 #if TERMS + BAND_TERMS <= 4
 #define UNROLL _Pragma("unroll")
 #else
@@ -40,7 +42,8 @@
 
 #define ONE_SINUSOID (TERMS == 1 && BAND_TERMS == 0 && !CONSTANT)
 
-// Rows of an object, band after band: row pick[first[b] .. first[b + 1]) in order of time; share: 1 over the band's weight, or 0.
+// The rows of an object, band after band: rows pick[first[b] .. first[b + 1]) are those of band b in order of time.
+// share: 1 / weight of the band, or 0.
 struct Bands {
   const int* pick;
   const int* first;

@@ -1,12 +1,12 @@
-// Light curves in several bands, any model but one sinusoid and means: sums by banded combs, equations,
-// powers.
+// Periodogram of light curves in several bands, for all models but that of bands/bands.cu (one sinusoid and
+// means): sums by banded combs, normal equations, powers.
 //
-// bands_weights: one thread = one tap of 16 of a row, all harmonics; limited by the stores (132 bytes a row
-// and harmonic).
-// bands_comb: one block = one object and one stretch of P combs of 192 modes. Points are spread (a half warp
-// a channel), then G combs at a time are transformed (a half warp a transform), their sums meet in shared
-// memory, and a thread solves the equations of a frequency. Limit: latency of one block of 12 warps a
-// multiprocessor.
+// bands_weights: the spreading weights of every harmonic. One thread computes one of the 16 taps of a row, for
+// all harmonics. Limit: the stores (132 bytes for each row and harmonic).
+// bands_comb: one block computes one stretch of P combs of 192 modes of one object. It spreads the points (a
+// half warp for each channel), transforms G combs at a time (a half warp for each transform), collects their
+// sums in shared memory, and solves the equations (a thread for each frequency). Limit: latency, because a
+// multiprocessor holds one block of 12 warps.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets2 -DREAL=double -DTERMS=2 -DBAND_TERMS=0
@@ -76,7 +76,7 @@ struct Comb {
   int* odd;
   double limit, penalty, band_penalty;
   int P, G, stretches, stride, grid_stride, room, slots,
-      regularised;  // room: complex cells of all channels that the block was given
+      regularised;  // room: number of complex cells of all channels that fit in the block's memory
 };
 #define MODES 192
 #define OUT 12
@@ -85,7 +85,8 @@ struct Comb {
 #define CHUNK 64
 #define SLOT MODES  // complex numbers of one transform's slot: outputs, and before that its exchange
 
-// Column i of a band, or of all: harmonic, and whether it is a sine. Without a constant the first column is the cosine at f.
+// Column i of a band, or of the common part: its harmonic, and whether it is a sine. Without a constant the first
+// column is the cosine at f.
 __device__ __forceinline__ int harmonic_of(int i, bool constant) { return constant ? (i + 1) >> 1 : (i >> 1) + 1; }
 __device__ __forceinline__ bool sine_of(int i, bool constant) { return constant ? i && !(i & 1) : i & 1; }
 // Sum of w times two columns, from h, g: half the sums of w cos and w sin at 0, f, 2 f, ...
@@ -96,7 +97,7 @@ __device__ __forceinline__ double entry(const double* h, const double* g, int k,
   return odd ? g[k + l] + turn : g[k + l] - turn;
 }
 
-// The power from the sums of one frequency, S[channel * SLOT]; missing where it is not trusted.
+// The power from the sums of one frequency, S[channel * SLOT]; missing if it is not trusted.
 __device__ __forceinline__ double solved(const double2* S, int B, const double* share, double penalty,
                                          double band_penalty, double limit) {
   constexpr int K = AT_LEAST_ONE(COMMON);
@@ -150,7 +151,8 @@ __device__ __forceinline__ double solved(const double2* S, int B, const double* 
       right[CONSTANT + 2 * k - 1] = y;
     }
   }
-  // first pass: bands out of the common equations; second, where bands have terms: their parameters, once the common are known
+  // The first pass eliminates the bands from the common equations. The second, if bands have terms, computes
+  // their parameters from the common ones.
 #pragma unroll 1
   for (int pass = 0; pass < (COMMON > 0 && BAND_TERMS > 0 ? 2 : 1); pass++) {
 #pragma unroll 1
@@ -184,7 +186,7 @@ __device__ __forceinline__ double solved(const double2* S, int B, const double* 
         if (i < OWN) {
           sound = sound && u[i] > PIVOT * weight;
           inverse[i] = reciprocal(u[i]);
-          double e = 0;  // y is centred: nothing stands on the constant's right
+          double e = 0;  // y is centred: the right-hand side of the constant is 0
           if (i) {
             const double2 v = own[(BAND_W + k - 1) * SLOT];
             e = odd ? v.y : v.x;
@@ -211,7 +213,7 @@ __device__ __forceinline__ double solved(const double2* S, int B, const double* 
           UNROLL
           for (int q = 0; q < COMMON; q++) e = fma(-L[OWN + q][i], beta[q], e);
           z[i] = e;
-          squares = fma(weight * e, e, squares);  // errors of a band's sums go with its weight
+          squares = fma(weight * e, e, squares);  // errors of a band's sums are proportional to its weight
         }
       }
     }
@@ -287,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
     c -= B * BAND_CHANNELS;
     return c < ALL_W ? BAND_W + c : BAND_Y + c - ALL_W;
   };
-  for (int m = tid; m < HARMONICS; m += THREADS) {  // the last point in time is that of the largest cell
+  for (int m = tid; m < HARMONICS; m += THREADS) {  // the last point in time has the largest cell
     int last = 0;
     for (int b = 0; b < B; b++)
       if (first[b] < first[b + 1]) last = max(last, A.cell[(size_t)m * A.stride + lo + pick[first[b + 1] - 1]]);
@@ -329,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
         }
       }
       __syncthreads();
-      for (int ch = channels - 1 - half; ch >= 0; ch -= HALVES) {  // those of all rows first
+      for (int ch = channels - 1 - half; ch >= 0; ch -= HALVES) {  // channels of all rows first
         const int m = harmonic(ch), b = ch / AT_LEAST_ONE(BAND_CHANNELS);
         const bool whole = ch >= B * BAND_CHANNELS, w = of_w(ch);
         const int begin = whole ? 0 : max(0, first[b] - c0), end = whole ? count : min(count, first[b + 1] - c0);
@@ -373,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bands_comb(const __grid
   int columns = COMMON;
   for (int b = 0; b < B; b++) columns += first[b] < first[b + 1] ? OWN : 0;
   const double limit =
-      n < columns && !A.regularised ? 0 : A.limit * sqrt((double)n);  // too few points are no matter of rounding
+      n < columns && !A.regularised ? 0 : A.limit * sqrt((double)n);  // 0: with too few points no power is trusted
   const int items = G * channels;
   for (int r0 = 0; r0 < P; r0 += G) {
     for (int item0 = half & ~1; item0 < items; item0 += HALVES) {

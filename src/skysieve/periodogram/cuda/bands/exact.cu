@@ -1,10 +1,13 @@
-// Light curves in several bands: exact fits of single frequencies.
+// Exact fits of single frequencies for light curves in several bands, from sums over all points.
 //
-// One block = 256 powers of an object at a time. Those that are not trusted (NaN), or all, are fitted from
-// sums over all points: one sinusoid and means from sums centred in each band, by a thread, or a warp where
-// there are more points; small fronts by a thread; others, and what is next to singular, by a warp, the
-// latter in pairs of float64. Limit: 40 operations and some 4 for each entry of the front a point; where none
-// is fitted, the launch.
+// Layout: one block reads 256 powers of an object at a time, and fits those that were not trusted (NaN), or
+// all. The model of one sinusoid and means is fitted from sums that are centred in each band, by a thread, or
+// by a warp if there are more points. Of the other models, those with a small front (see bands/bands.cuh) are
+// fitted by a thread, the rest by a warp. Nearly singular fits are done by a warp in pairs of float64
+// (double-double arithmetic).
+//
+// Cost: for each point 40 operations, and about 4 for each entry of the front.
+// Limit: these operations; if no frequency is fitted, the launch.
 //
 // archs: 75 80 86 89 90 100 120
 // build: offsets -DREAL=double -DTERMS=1 -DBAND_TERMS=0
@@ -21,6 +24,8 @@
 #include "fourier/pairs.cuh"
 
 // ---------------------------------------------------------------- exact fits
+// spans: stretches of a block. owner: the object whose rows an object uses; null: its own. tried: number of
+// objects; null: all.
 struct Exact {
   const double* tp;
   const double2* wv;
@@ -39,8 +44,7 @@ struct Exact {
   const int* owner;
   const unsigned* tried;
   double penalty, band_penalty;
-  int members, blocks, spans, grid_stride, all,
-      regularised;  // spans: stretches of a block; owner: whose rows an object has, or null for its own; tried: how many objects there are, or null for all
+  int members, blocks, spans, grid_stride, all, regularised;
 };
 #define SPAN 256
 #define FRONT (OWN + COMMON)  // columns of a band's front; the right-hand side is its last row
@@ -51,9 +55,10 @@ struct Exact {
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (FRONT + 1)
 
-// Takes the first `pivots` columns out of a matrix of `columns` and a right-hand side, by one warp; false where one of them is
-// nearly a combination of those before it. own: squares of the columns. Without pairs of float64 the parts that remain of them are
-// bounded: multiplied, or, where a penalty bounds the parameters, each for itself.
+// A warp eliminates the first `pivots` columns of a matrix of `columns` columns and a right-hand side. Returns
+// false if one of them is nearly a linear combination of those before it. own: squares of the columns. Without
+// pairs of float64 there is also a limit on what remains of the squares: on the product of these parts, or, if a
+// penalty bounds the parameters, on each of them.
 template <bool PAIRS>
 __device__ __forceinline__ bool eliminate(double2* matrix, int columns, int pivots, const double* own, bool regularised,
                                           double& power) {
@@ -82,8 +87,9 @@ __device__ __forceinline__ bool eliminate(double2* matrix, int columns, int pivo
   return true;
 }
 
-// Standard power by one warp; missing where a column is too near the ones before it. rows: 32 x ROW; front: ENTRIES, base: BASE
-// pairs; own: FRONT squares of a band's columns, then COMMON of the common ones.
+// A warp computes the standard power; missing if a column is too close to the linear span of those before it. rows: 32
+// x ROW; front: ENTRIES pairs, base: BASE pairs; own: FRONT squares of a band's columns, then COMMON squares of the
+// common ones.
 template <bool PAIRS>
 __device__ __noinline__ double exact_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty,
                                          double band_penalty, bool regularised, double* rows, double2* front,
@@ -175,9 +181,9 @@ __device__ __noinline__ double exact_fit(const double* t, const double2* wv, Ban
   return eliminate<PAIRS>(base, COMMON, COMMON, squares, regularised, power) ? power : missing64();
 }
 
-// The same by one thread, in float64 alone, for small fronts; missing too where pairs of float64 are needed.
+// The same by one thread, in float64 alone, for small fronts; missing also if pairs of float64 are needed.
 #define SMALL_FRONT (!ONE_SINUSOID && FRONT <= 7)
-#define FEW_ROWS 1024  // which of the two must follow from the object alone: they add in different orders
+#define FEW_ROWS 1024  // the object alone must decide between the two, which add in different orders
 #if SMALL_FRONT
 __device__ __noinline__ double small_fit(const double* t, const double2* wv, Bands by, Frequency f, double penalty,
                                          double band_penalty, bool regularised) {
@@ -276,7 +282,7 @@ __device__ __noinline__ double small_fit(const double* t, const double2* wv, Ban
 
 #if ONE_SINUSOID
 // The same from sums centred in each band before they are squared, by a whole warp (WIDE) or by one thread.
-#define FEW 30  // which of the two must follow from the object alone: they add in different orders
+#define FEW 30  // the object alone must decide between the two, which add in different orders
 template <bool WIDE>
 __device__ __noinline__ double centred(const double* t, const double2* wv, Bands by, Frequency f) {
   const int start = WIDE ? threadIdx.x & 31 : 0, step = WIDE ? 32 : 1;
@@ -329,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
   __shared__ int many;
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, B = A.rows.bands;
   if (A.tried && blockIdx.x / A.blocks >= *A.tried) return;
-  int o, block;  // the shortest objects first: theirs are the most fits
+  int o, block;  // the shortest objects come first, because they need the most fits
   if (A.tasks) {
     const int2 t = A.tasks[gridDim.x - 1 - blockIdx.x];
     o = t.x;
@@ -384,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) bands_exact(const Exact
 #else
     double2* front = (double2*)raw + warp * (ENTRIES + BASE);
     double* rows = (double*)((double2*)raw + WARPS * (ENTRIES + BASE)) + warp * (32 * ROW + FRONT + COMMON);
-    bool again = false;  // is the list what one thread could not do
+    bool again = false;  // whether the list is of fits that one thread could not do
 #if SMALL_FRONT
     if (info.n <= FEW_ROWS) {
       for (int k = tid; k < many; k += 32 * WARPS) {

@@ -1,4 +1,4 @@
-"""GPU methods of light curves in several bands: combs, and exact fits (what `Method` says of each).
+"""GPU methods for light curves in several bands: combs, and exact fits (see `Method` for the interface).
 
 The channels are those of ``numerics.fourier.tables``, band after band.  An object's method follows from its own grid
 and time span alone.
@@ -37,12 +37,12 @@ HALVES, SLOT, CHUNK = 24, COMB_KERNEL.modes, 64
 """Half warps of a block of ``bands_comb``, complex numbers of a slot, points held: as in ``bands/bands.cu``."""
 COMBS = (16, 12, 8, 6, 4, 3, 2, 1)
 SPREADING = 4.0
-"""Spreading the points, in rounds of transforms."""
+"""Cost of spreading the points, in units of one round of transforms."""
 
 
 LIMIT = 10.0
-"""Square sum of the parameters over the root of the number of points, up to which a fit by combs is trusted: as
-``cpu.fourier.series.LIMIT``."""
+"""Largest sum of squares of the parameters, over the square root of the number of points, for which a fit by combs is
+trusted; as ``cpu.fourier.series.LIMIT``."""
 GRID = ("offsets*", "info*", "order*", "tasks*")
 FREQUENCIES = ("f0*", "df*", "nf*")
 _TABLES = ("first*", "second*", "fold*", "deconvolve*")
@@ -77,7 +77,7 @@ COMB = with_bands(
 
 
 class BandsMethod(SeriesMethod):
-    """What the methods of several bands have in common."""
+    """Base class of the methods for several bands."""
 
     def small_arrays(self, job: ChunkJob, i: int, multiprocessors: int) -> tuple[Cut | None, dict[str, Any]]:
         return None, {f"tasks{i}": job.parts[i].tasks}
@@ -90,10 +90,10 @@ class ExactBands(BandsMethod, ExactFits):
 
 @dataclass(frozen=True)
 class BandsCombs(BandsMethod):
-    """``combs`` a band of frequencies, for light curves of up to ``most_cycles`` = df T (``bands/comb.cu``).
+    """Combs of a band of frequencies, for light curves of up to ``most_cycles`` = df T (``bands/comb.cu``).
 
-    ``together`` of them are transformed at a time, in ``slots`` of shared memory; ``room`` complex cells take the
-    points.  ``price`` is the relative cost of a frequency.
+    A band has ``combs`` combs.  ``together`` of them are transformed at a time, in ``slots`` of shared memory.  The
+    points are spread to ``room`` complex cells.  ``price`` is the relative cost of a frequency.
     """
 
     combs: int
@@ -216,7 +216,7 @@ def _offset_combs(model: Model, shared: int) -> tuple[BandsCombs, ...]:
 
 
 def circles(harmonic: NDArray[np.int64], combs: int, cycles: float) -> NDArray[np.int64]:
-    """Circles that the cells of each harmonic wind round, at most."""
+    """Largest number of circles that the cells of each harmonic wind round."""
     highest = harmonic * (M * combs * cycles) + 8 * harmonic - 7
     found: NDArray[np.int64] = np.floor((highest + 15) / M).astype(np.int64) + 1
     return found

@@ -1,8 +1,10 @@
-// Rows of light curves in several bands, made ready.
+// Preparation of the rows of light curves in several bands.
 //
-// bands_rows: one block = one object; leaves out bands with too few rows, by a copy of the times.
-// bands_centre: one block = one object, after ls_prepare: rows of each band in order (a warp a band), y
-// centred on the band's own mean. Both: latency, microseconds a block.
+// bands_rows: one block for each object. It excludes bands with too few rows by a copy of the times, in which
+// the times of these rows are NaN.
+// bands_centre: one block for each object, after ls_prepare. It lists the rows of each band in order (a warp
+// for each band) and centres y on the mean of the band.
+// Limit of both: latency, microseconds for each block.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -37,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) bands_rows(const Rows A) {
     for (int k = 16; k; k >>= 1) many += __shfl_xor_sync(FULL, many, k);
     if (!lane) count[b] = many;
   }
-  int wrong = 0;  // an error that is not positive tells in any band
+  int wrong = 0;  // an error that is not positive counts in any band
   for (int i = threadIdx.x; i < n; i += blockDim.x) wrong |= A.dy && A.dy[lo + i] <= 0;
   wrong = __syncthreads_or(wrong);
   int total = 0;
@@ -60,7 +62,7 @@ struct Centre {
   int bands, scale_kind;
 };
 #define WARPS_CENTRE 8
-// Sum or greatest over the block, the same in every thread; part: a number for each warp.
+// Sum or maximum over the block, the same in every thread; part: a number for each warp.
 template <bool GREATEST>
 __device__ __forceinline__ double over_block(double v, double* part) {
   for (int k = 16; k; k >>= 1) {

@@ -61,17 +61,17 @@ class BandsWorker(SeriesWorker):
             )
         if (bands := self.model.n_bands) > (most := (have - RESERVED) // CENTRE_BYTES):
             raise SkysieveError(
-                f"band: {bands} different bands need {CENTRE_BYTES * bands} bytes of shared memory, with which "
-                f"{runtime.device} does at most {most} bands; use device='cpu'"
+                f"band: {bands} different bands need {CENTRE_BYTES * bands} bytes of shared memory; "
+                f"{runtime.device} can fit at most {most} bands; use device='cpu'"
             )
 
     @property
     def fit_kernels(self) -> tuple[Any, ...]:
-        """What a runtime is asked for to look for peaks: the same for any number of terms."""
+        """Arguments of `Runtime.module` for the kernels that look for peaks: the same for any number of terms."""
         return PACKAGE, "fourier/exact.cu", "t0"
 
     def bands_kernels(self, name: str) -> tuple[Any, ...]:
-        """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
+        """Arguments of `Runtime.module` for a file; numbers of terms that are not tested are compiled as well."""
         m = self.model
         sizes = {"TERMS": m.terms, "BAND_TERMS": m.band_terms, "CONSTANT": int(m.constant)}
         return PACKAGE, name, None, sizes | ({"FREE": m.free_columns} if m.free_terms else {})
@@ -137,7 +137,7 @@ class BandsWorker(SeriesWorker):
         return 4 if front <= 18 else 1
 
     def fit_exactly(self, chunk: DeviceChunk, i: int, doubts: dict[str, Any]) -> None:
-        """Exact fits for part ``i``: of what is not trusted, or of everything where nothing was fitted before."""
+        """Fit part ``i`` exactly: the frequencies that are not trusted, or all of them if none was fitted before."""
         part = chunk.job.parts[i]
         assert isinstance(part, SeriesPart)
         order, tasks = chunk.data[f"order{i}"], chunk.data[f"exact{i}"]

@@ -1,17 +1,19 @@
-// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. The powers
-// that are fitted again are those that fourier/grid.cu did not trust.
+// Series of several Fourier terms: exact fits of single frequencies, peaks, and normalised powers. Frequencies
+// are fitted again if fourier/grid.cu did not trust their powers.
 //
 // Layout:
-// chi2_refit: one thread = one frequency of a series of few points: sums over all points, normal equations as
-// in fourier/grid.cu. What is not trusted then goes to a second list, as do series of more points. Limit:
-// float64, as a batch of 1,000 light curves has 820,000 of these at n = 4.
-// chi2_exact: one warp = one fit; of a list, or (one block = 256 powers) of all, or of those that are NaN. Up
-// to 32 points: columns made orthogonal, a point a lane, half a warp for up to 16 points. Others from sums
-// over all points; where that matrix is next to singular too, from sums in pairs of float64, which keep what
-// the squaring loses.
-// chi2_find: one block = 16 stretches of 2048 powers, of which those that may have one of the best peaks are
-// read again; one stretch, all of it, where no tops of powers were stored or where powers are written in
-// another normalisation.
+// chi2_refit: one thread fits one frequency of a series of few points, from sums over all points, by normal
+// equations as in fourier/grid.cu. Frequencies whose powers are still not trusted, and those of longer series,
+// go to a second list. Limit: float64 arithmetic; a batch of 1,000 light curves has 820,000 such fits at 4
+// terms.
+// chi2_exact: one warp does one fit: of the frequencies on a list, or (one block for 256 powers) of all
+// frequencies, or of those whose power is NaN. Up to 32 points, the columns are made orthogonal, with one point
+// per lane; half a warp does a fit of up to 16 points. Longer series are fitted from sums over all points. If
+// their matrix is nearly singular, the sums are formed in pairs of float64 (double-double arithmetic), which
+// keep the digits that squaring loses.
+// chi2_find: one block looks at 16 stretches of 2048 powers, and reads only those powers again that may include
+// one of the best peaks. It looks at one stretch, and reads all of it, if no highest powers were recorded (see
+// Tops) or if the powers are written in another normalisation.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t0 -DREAL=double -DTERMS=0
@@ -44,10 +46,10 @@ struct Refit {
   double limit, mean;
   int grid_stride, few;
 };
-// A point's part of the sums of one frequency, from its cosine and sine.
+// Adds a point to the sums of one frequency, from its cosine and sine.
 __device__ __forceinline__ void add_point(double2 (&S)[AT_LEAST_ONE(CHANNELS)], double2 wv, double c, double s) {
   double x[AT_LEAST_ONE(HARMONICS)],
-      y[AT_LEAST_ONE(HARMONICS)];  // each power from two of half its number: short chains
+      y[AT_LEAST_ONE(HARMONICS)];  // power k is made of powers k / 2: short chains of operations
   UNROLL
   for (int k = 0; k < HARMONICS; k++) {
     const int a = (k - 1) / 2, b = k / 2;
@@ -67,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(128, TERMS <= 4   ? 4
 chi2_refit(const __grid_constant__ Refit A) {
 #if TERMS > 0
   const unsigned count = *A.first.count;
-  if (count > (unsigned)A.first.room) return;  // they are looked for among the powers
+  if (count > (unsigned)A.first.room) return;  // the list is too short: chi2_exact searches the powers for NaNs
   for (unsigned i0 = blockIdx.x * 128 + (threadIdx.x & ~31); i0 < count;
        i0 += gridDim.x * 128) {  // the same for a warp
     const unsigned i = i0 + (threadIdx.x & 31);
@@ -116,11 +118,11 @@ struct Exact {
   const long long* start;
   double* power;
   Tops tops;
-  Doubts some;              // these alone, where they are all that is wanted; else its list is null
-  const unsigned* doubted;  // how many chi2_refit was given; where there was no room for all it did nothing
-  const unsigned* tried;    // null, or how many objects there are: no more than members
+  Doubts some;              // the only frequencies to be fitted; its list is null if there are others
+  const unsigned* doubted;  // number of fits for chi2_refit, which does nothing if they exceed the room
+  const unsigned* tried;    // number of objects, at most `members`; null: all
   double limit;             // as in chi2_refit
-  int members, blocks, total, grid_stride, mean, all, few;  // few: series of so many points have had their sums
+  int members, blocks, total, grid_stride, mean, all, few;  // few: most points of a series for chi2_refit
 };
 #define SPAN 256
 #define MANY 128  // points from which on all warps of a block fit together
@@ -130,9 +132,9 @@ struct Exact {
 #define PER_LANE ((ENTRIES + 31) / 32)
 #define ROW (COLUMNS + 1)
 
-// Standard power by one warp, or (ALL, many points) by all warps of the block, of which the first one has it; missing where a column
-// is too near the ones before it. rows: 32 x ROW, matrix: ENTRIES pairs (those of the other warps follow), own: COLUMNS squares of
-// the columns.
+// The standard power by one warp, or (ALL, many points) by all warps of the block, of which the first gets the
+// result; missing if a column is too close to the linear span of those before it. rows: 32 x ROW; matrix: ENTRIES pairs
+// (followed by those of the other warps); own: COLUMNS squares of the columns.
 template <bool PAIRS, bool ALL>
 __device__ __noinline__ double exact_fit(const double* t, const double2* wv, int n, Frequency f, bool mean,
                                          double* rows, double2* matrix, double* own) {
@@ -173,7 +175,7 @@ __device__ __noinline__ double exact_fit(const double* t, const double2* wv, int
       if (lane + 32 * e < entries) {
         const double* a = rows + (place[e] >> 8);
         const double* b = rows + (place[e] & 255);
-        double2 total[4];  // one chain of sums alone would wait for itself
+        double2 total[4];  // four chains of sums, because a single one is bound by latency
 #pragma unroll
         for (int c = 0; c < 4; c++) total[c] = make_double2(0, 0);
         for (int i = 0; i < many; i += 4)  // rows past the end are zero
@@ -242,8 +244,9 @@ __device__ __noinline__ double exact_fit(const double* t, const double2* wv, int
   return power;
 }
 
-// Of up to LANES points, by each group of LANES lanes, a point each: every column is made orthogonal to those before it, and the
-// right-hand side too (modified Gram-Schmidt). What it loses is the columns' condition, not its square.
+// Fit of up to LANES points by each group of LANES lanes, one point for each lane. Every column, and the right-hand
+// side, is made orthogonal to the columns before it (modified Gram-Schmidt). The error grows with the condition
+// number of the columns, not with its square.
 template <int LANES>
 __device__ __noinline__ double orthogonal_fit(const double* t, const double2* wv, int n, Frequency f, bool mean) {
   const int p = threadIdx.x & (LANES - 1);
@@ -277,7 +280,7 @@ __device__ __noinline__ double orthogonal_fit(const double* t, const double2* wv
     for (int k = j; k <= COLUMNS; k++) dot[k] = warp_sum<LANES>(q[j] * q[k]);
     const double d = dot[j], inverse = 1 / d;
     sound = sound &&
-            d > SINGULAR * (gone[j] + d) + COLUMN_NOISE * (TERMS + mean);  // the columns' squares are that together
+            d > SINGULAR * (gone[j] + d) + COLUMN_NOISE * (TERMS + mean);  // TERMS + mean: sum of the columns' squares
     power = fma(dot[COLUMNS] * inverse, dot[COLUMNS], power);
     UNROLL
     for (int k = j + 1; k <= COLUMNS; k++) {
@@ -288,7 +291,7 @@ __device__ __noinline__ double orthogonal_fit(const double* t, const double2* wv
   }
   return sound ? power : missing64();
 }
-// Of many points: sums by a warp, normal equations as in chi2_refit.
+// Fit of many points: sums by a warp, normal equations as in chi2_refit.
 #define SUMMED (TERMS > 0 && TERMS <= 5)
 #if SUMMED
 __device__
@@ -358,8 +361,8 @@ chi2_exact(const __grid_constant__ Exact A) {
     const unsigned count = *A.some.count;
     if (count <= (unsigned)A.some.room && *A.doubted <= (unsigned)A.some.room) {
       const unsigned blocks =
-          gridDim.x;      // neighbours in the list go to different blocks: fits of long series come together
-      bool left = false;  // is a fit for the whole block
+          gridDim.x;      // neighbours in the list go to different blocks, because fits of long series are adjacent
+      bool left = false;  // whether a fit is left for the whole block
       for (unsigned i0 = blockIdx.x; i0 < count; i0 += 2 * WARPS * blocks) {
         const unsigned mine = i0 + (2 * warp + (tid >> 4 & 1)) * blocks;  // two a warp
         const int2 what = mine < count ? A.some.list[mine] : make_int2(-1, 0);
@@ -396,7 +399,7 @@ chi2_exact(const __grid_constant__ Exact A) {
       for (unsigned i = blockIdx.x; i < count; i += blocks) {
         const int2 what = A.some.list[i];
         const int n = A.info[what.x].n;
-        const double p = A.power[A.start[what.x] + what.y];  // the same in all threads: nobody else has this one
+        const double p = A.power[A.start[what.x] + what.y];  // the same in all threads: no other block has this fit
         if (n > MANY && !(p == p)) fit_one<true>(A, what.x, what.y, n, rows, matrix);
       }
       return;
@@ -404,7 +407,7 @@ chi2_exact(const __grid_constant__ Exact A) {
   }
   const int tasks = A.tried ? min(A.total, (int)*A.tried * A.blocks) : A.total;
   for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
-    int o, block;  // the shortest objects first: theirs are the most fits
+    int o, block;  // the shortest objects come first, because they need the most fits
     if (A.tasks) {
       const int2 t = A.tasks[A.total - 1 - task];
       o = t.x;
@@ -460,11 +463,12 @@ struct Find {
 #define OWN (32 * RUN)    // of a warp
 #define PLACES \
   (OWN + 2 +   \
-   (OWN + 1) / RUN)  // a warp's and their neighbours; one is left free after each RUN, for they would lie on one bank
+   (OWN + 1) / RUN)  // powers of a warp and their neighbours; a free place after each RUN avoids bank conflicts
 
-// A block looks at `many` stretches, of which it searches OWN powers in a row that may have one of the best peaks, a warp at a time with
-// nobody to wait for; at all of one stretch where nobody has kept tops. The first stretches of all objects come first, so that the
-// floor under the best peaks is known when others are searched.
+// A block looks at `many` stretches. A warp searches OWN powers in a row at a time, only those that may include one
+// of the best peaks, and waits for no other warp. If no highest powers were recorded, the block searches all of one
+// stretch. The first stretches of all objects come first, so that the floor under the best peaks is known when the
+// others are searched.
 extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
   __shared__ double staged[256 / 32 * PLACES];
   auto at = [](int i) { return i + i / RUN; };
@@ -487,7 +491,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
     const int base = (block + i / 2) * FIND;
     if (base < nf) A.peaks.edge[((size_t)o * A.edges + block) * 2 + i] = out[i & 1 ? min(base + FIND, nf) - 1 : base];
   }
-  const int mine = block * FIND + (warp + 8 * lane) * OWN;  // a lane's, of those that the warp may search
+  const int mine = block * FIND + (warp + 8 * lane) * OWN;  // of OWN powers, for which this lane decides
   bool wanted = lane < A.many && mine < nf;
   if (A.tops.list) {
     if (2 * info.exclusion <= REGION) {
@@ -505,7 +509,7 @@ extern "C" __global__ void __launch_bounds__(256) chi2_find(const Find A) {
       wanted = max(max(v.x, left > TOP ? v.y : 0), max(left > 2 * TOP ? v.z : 0, left > 3 * TOP ? v.w : 0)) >= known;
     }
   }
-  double* held = staged + warp * PLACES;  // from the number before the first one on
+  double* held = staged + warp * PLACES;  // begins with the power before the first one
   auto stage = [&](int first) {
     for (int i = lane; i < OWN + 2; i += 32) {
       const int k = first + i - 1;

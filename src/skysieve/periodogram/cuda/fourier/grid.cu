@@ -1,32 +1,37 @@
-// Series of several Fourier terms from samples: W(nu) = sum w exp(2 pi i nu t) and the same of w y on one
-// coarse regular grid for all harmonics, then interpolated to every m f, equations and powers.
+// Series of several Fourier terms: periodogram from samples of the sums. W(nu) = sum w exp(2 pi i nu t) and the
+// same sum of w y are computed on one coarse regular grid for all harmonics and interpolated to every m f. Then
+// the normal equations are solved.
 //
-// With times counted from the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 /
-// T apart determine it. Weights that make the interpolation short (17 samples) are divided out of the
-// strengths beforehand, as a NUFFT of type 2 does. Every L-th frequency has the same place between samples,
-// at every harmonic: the coefficients are one small table a grid, and interpolation is a product of matrices,
-// rows of samples (m L / 8 further on each) by 8 frequencies.
+// If times are counted from the middle of the span T, W is limited to |t| <= T/2, so that samples L df <= 0.8 /
+// T apart determine it. The strengths of the points are divided beforehand by the shape of the interpolation
+// window in time, as in a NUFFT of type 2, so that 17 samples are enough for an interpolated value. Every L-th
+// frequency lies at the same place between two samples, at every harmonic. The coefficients of a grid are
+// therefore one small table, and the interpolation is a product of matrices: rows of samples (each begins m L /
+// 8 further on) by 8 frequencies.
 //
 // Layout:
-// chi2_points: a warp = 32 points. A lane computes one point's strengths, divided by the interpolation's
-// shape, and how far it turns in half a band of samples. Then eight lanes compute one point's 16 spreading
-// weights, two each: the polynomials of taps a and 15 - a are one, at u and -u, from its even and odd parts.
-// Weights of cells 8 apart are next to each other; the sign says whether a cell is one of the next sixteen.
-// chi2_samples: a warp does two bands of 160 samples, of w and of w y, or four of w alone, and waits for no
-// other warp. Points are spread by matrix instructions (16 cells by 4 points by 8 numbers of the four series)
-// on 224 cells that stay in registers, where a lane then has all cells of equal number modulo 16 of a series:
-// half of a 256-point FFT (16 x 16) needs no exchange.
-// chi2_taps: interpolation coefficients and where samples begin, of each grid.
-// chi2_powers: one block = 8 * tiles rows of 8 * octets frequencies, several in turn, a warp 8 rows. Samples
-// of the next turn come to shared memory while equations are solved. A warp interpolates all channels at 64
-// frequencies (matrix instructions); the sums stay in registers, and a thread solves the equations of two
-// frequencies, one after the other. From 6 terms on sums pass through shared memory, of 8 and 9 terms two
-// lanes solve together, because the registers of one do not hold the matrix.
+// chi2_points: one warp for 32 points. A lane computes the strengths of one point, divided by the window's
+// shape, and the phase by which the point turns within half a band of samples. Then eight lanes compute the 16
+// spreading weights of one point, two each: the polynomials of taps a and 15 - a are the same polynomial, at u
+// and -u, and follow from its even and odd parts. Weights of cells 8 apart are stored next to each other. The
+// sign of a weight says whether its cell is one of the next sixteen.
+// chi2_samples: one warp computes two bands of 160 samples of w and of w y, or four bands of w alone, and waits
+// for no other warp. Matrix instructions (16 cells by 4 points by 8 numbers of the four series) spread the
+// points on 224 cells that stay in registers. A lane then holds all cells of a series whose indices are equal
+// modulo 16, so that half of a 256-point FFT (16 x 16) needs no exchange.
+// chi2_taps: the interpolation coefficients of each grid, and the place where its samples begin.
+// chi2_powers: one block computes 8 * tiles rows of 8 * octets frequencies, several times in turn; a warp has 8
+// rows. The samples of the next turn are copied to shared memory while equations are solved. A warp
+// interpolates all channels at 64 frequencies by matrix instructions. The sums stay in registers, and a thread
+// solves the equations of two frequencies, one after the other. From 6 terms on, sums pass through shared
+// memory. With 8 and 9 terms two lanes solve one system together, because the registers of one thread cannot
+// hold the matrix.
 //
-// Operations for one frequency, n = 4: samples 1.5 transforms' outputs of 38 multiply-adds, interpolation 264
-// x 2 in matrix instructions (twice the plain rate), equations 254. Limit of chi2_powers on an H100, n = 4:
-// float64 and matrix units, which are one pipe, 66% busy at 12 warps a multiprocessor (registers). Of
-// chi2_samples: latency at 12 warps, some 36% of issue slots and half of the shared memory's cycles.
+// Cost for one frequency at 4 terms: 1.5 outputs of the samples' transforms, of 38 multiply-adds each; 264 x 2
+// in matrix instructions (at twice the plain rate) for the interpolation; 254 for the equations.
+// Limit on an H100 at 4 terms: for chi2_powers the float64 and matrix units, which are one pipe, 66% busy at 12
+// warps on a multiprocessor (registers allow no more). For chi2_samples latency at 12 warps, with about 36% of
+// issue slots and half of the shared memory's cycles in use.
 //
 // archs: 75 80 86 89 90 100 120
 // build: t2 -DREAL=double -DTERMS=2
@@ -57,12 +62,13 @@
 #include "samples/form.cuh"
 #include "samples/spread.cuh"
 #include "samples/taps.cuh"
-#define TILES 2  // of a block, a warp each
+#define TILES 2  // of a block, one for each warp
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED \
-  (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)  // frequencies of a thread's two whose sums pass through shared memory
+  (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)  // of a thread's two frequencies, those whose sums pass through shared memory
 
-// Of a kernel's arguments: the object's place in the order, and which one of the object's blocks this is.
+// From a kernel's arguments: the object's place in the order, and the index of this block among those of the
+// object.
 template <typename Arguments>
 __device__ __forceinline__ int2 task_of(const Arguments& A) {
   if (A.tasks) return A.tasks[blockIdx.x];
@@ -130,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128) chi2_points(const Points A) {
     const int b = at & 15, here = (a + b) & 15, beyond = (a + 8 + b) & 15;
     w = __hiloint2double(__double2hiint(w) & 0x7fffffff | (here < b) << 31, __double2loint(w));
     later = __hiloint2double(__double2hiint(later) & 0x7fffffff | (beyond < b) << 31, __double2loint(later));
-    if (at == nobody) w = later = 0;  // read past the end of those before: they must be numbers
+    if (at == nobody) w = later = 0;  // these are read past the end of the previous object: they must be finite
     if (p0 + from < A.padded)
       ((double2*)A.weight)[(p0 + from) * 8 + (here & 7)] = here < 8 ? make_double2(w, later) : make_double2(later, w);
   }
@@ -160,7 +166,7 @@ struct Samples {
 };
 #define SEGMENT0 (-7)  // cells begin here, in sixteens: points lie within 0.4 of a circle, and reach 8 cells further
 #define SEGMENTS 13
-#define WARPS 2               // of a block: hardly one is idle
+#define WARPS 2               // of a block: so few that hardly one is idle
 #define STRENGTH 12           // numbers between points: lanes of four points lie on different banks
 #define WEIGHT 20             // likewise
 #define BUFFER (35 * WEIGHT)  // weights of 32 points, and of three that a step may read
@@ -191,12 +197,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   NOW("+r", bands.y);
   NOW("+d", df);
   NOW("+d", span);
-  // A unit is a warp's four series: of w and w y at a pair of bands, then of w at two pairs.
+  // A unit is the four series of a warp: w and w y of one pair of bands in the first units, then w of two pairs
+  // of bands.
   const int twos = (bands.y + 1) >> 1, unit = block * WARPS + warp, pair = unit < twos ? unit : 2 * unit - twos;
   const bool both = unit < twos;
   if (status != 0 || 2 * pair >= bands.x) return;
   const double middle = 0.5 * span;
-  auto lead_of = [&](int pair) {  // of the sample at place 0 of a pair's stretch
+  auto lead_of = [&](int pair) {  // position of the sample at place 0 of a pair's stretch
     double lead = A.lead[gp * HARMONICS] - A.at[gp * HARMONICS];
     for (int h = 1; h < HARMONICS; h++) {
       const int at = A.at[gp * HARMONICS + h];
@@ -210,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   const bool elsewhere = lead2 != lead;        // the second pair is of another stretch
   double* space = (double*)raw + warp * HELD;  // weights of 32 points and of the next ones, strengths
   double* strengths = space + 2 * BUFFER;
-  auto prefetch = [&](int c0) {  // weights of 32 points, of others or nobody past the end
+  auto prefetch = [&](int c0) {  // weights of 32 points; past the end those of other objects or unused ones
     const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16) + lane;
     double* to = space + (c0 & 32 ? BUFFER : 0) + WEIGHT * (lane >> 3) + 2 * (lane & 7);
 #pragma unroll
@@ -226,13 +233,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
   NOW("+l", spins);
 
   for (int i = lane; i < 3 * WEIGHT; i += 32)
-    space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;  // what is read past the end is a number
+    space[32 * WEIGHT + i] = space[BUFFER + 32 * WEIGHT + i] = 0;  // values read past the end must be finite
   __syncwarp();
   prefetch(0);
   Tile sum[SEGMENTS + 1];
 #pragma unroll
   for (int j = 0; j <= SEGMENTS; j++) sum[j] = Tile{0, 0, 0, 0};
-  int p = min(lane, n - 1), later = __ldg(cells + p);  // of the next points, asked for early
+  int p = min(lane, n - 1), later = __ldg(cells + p);  // cells of the next points, loaded early
   double2 held = __ldg(known + p), next = __ldg(spins + p);
   double time = __ldg(times_at + p);
 #pragma unroll 1
@@ -244,12 +251,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     __syncwarp();
     if (c0 + 32 < n) prefetch(c0 + 32);
     {
-      const double2 wv = held, spin = next;  // past the end too: nobody reads it
+      const double2 wv = held, spin = next;  // also loaded past the end, where it is not used
       const double2 e = turned_by(centre, time - middle);
       double2 f;
       if (!both) {
         const double2 twice = times(spin, spin);
-        f = times(e, times(twice, twice));  // as far as from pair to pair
+        f = times(e, times(twice, twice));  // turned by the distance from one pair of bands to the next
         if (elsewhere) f = turned_by(other, time - middle);
       }
       double2* to = (double2*)(strengths + STRENGTH * lane);
@@ -410,7 +417,8 @@ struct Powers {
   // stride: samples from one row to the next at f; turns: rows of tiles that a block does; room: samples of a buffer
 };
 
-// STEPS steps of one channel, or of two that share coefficients: all loads under way before the first product.
+// STEPS matrix steps of one channel, or of two channels that share coefficients: all loads are issued before the
+// first product.
 template <int STEPS>
 __device__ __forceinline__ void multiply_all(Tile& w, Tile* y, const double2* s, const double2* r, const double* b) {
   double x[STEPS];
@@ -437,8 +445,8 @@ __device__ __forceinline__ void multiply_some(Tile& w, Tile* y, const double2* s
       if (y) multiply(*y, r[4 * k], x);
     }
 }
-// Sums of all channels at 8 frequencies from each of 8 rows, of which this thread's begins at here[from + row * harmonic * stride]. AT: L
-// where the compiler is to know it, so that no loop is left; else 0.
+// Sums of all channels at 8 frequencies of each of 8 rows; the samples of this thread's row begin at here[from +
+// row * harmonic * stride]. AT: L if the compiler is to know it, so that all loops are unrolled; else 0.
 template <int AT>
 __device__ __forceinline__ void interpolate(Tile (&sum)[CHANNELS], const double2* here, const int* from,
                                             const int* shift, const int* steps0, int row, int stride, const double* b) {
@@ -504,7 +512,8 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
   const double2* W = A.samples + A.place[pos];
   const double2* Y = W + (size_t)A.bands[gp].x * MODES;
   double2* here = (double2*)raw;
-  // [channel][real, imaginary][64]: of all frequencies of a tile, where no other octet needs the samples in the place of them; or [32]
+  // [channel][real, imaginary][64]: of all frequencies of a tile, if no other octet needs the samples that it
+  // overwrites; or [32]
   double* passed = (double*)(here + (PASSED == 2 && A.octets == 1 ? 0 : A.room)) + warp * (64 * PASSED * CHANNELS);
   auto load = [&](int row) {
 #if ENGINE
@@ -527,7 +536,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
   };
   const double limit = info.n < HARMONICS + (A.mean != 0)
                            ? 0
-                           : A.limit * sqrt((double)info.n);  // too few points are no matter of rounding
+                           : A.limit * sqrt((double)info.n);  // 0: with too few points no power is trusted
   load(row0);
 #pragma unroll 1
   for (int turn = 0; turn < A.turns; turn++) {
@@ -553,7 +562,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
                        mine, A.stride, b);
       const bool last = j + 1 == A.octets, more = turn + 1 < A.turns && (long long)(row + rows) * period < nf;
       if (last) {
-        __syncthreads();  // nobody reads samples any more
+        __syncthreads();  // the samples are no longer read
         if (PASSED < 2 && more) load(row + rows);
       }
       const long long k0 = (long long)(row + mine) * period + 8 * j + 2 * t;

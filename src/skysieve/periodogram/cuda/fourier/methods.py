@@ -1,4 +1,4 @@
-"""GPU methods of series of several terms: interpolation from samples, and exact fits (what `Method` says of each).
+"""GPU methods for series of several terms: interpolation from samples, and exact fits (see `Method`).
 
 An object's method follows from its own grid and time span alone, so that its answer does not depend on the others of
 its chunk.
@@ -37,16 +37,16 @@ EXACT_SPAN, FIND_SPAN = 256, 2048
 STEPS = (256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1)
 """Frequencies from one sample to the next: multiples or parts of 8, the frequencies that a matrix has columns for."""
 RESERVED = 1024
-"""Bytes of shared memory left for what the kernel declares itself."""
+"""Bytes of shared memory left for the arrays that the kernel declares itself."""
 TILES = 2
-"""Tiles that a block does at most, a warp each: as in ``fourier/grid.cu``."""
+"""Largest number of tiles of a block, one for each warp: as in ``fourier/grid.cu``."""
 TRUST = 3.0
-"""Square sum of the parameters over the root of the number of points, up to which an interpolated fit is trusted: no
-error passed 6e-9 (124 light curves of 9 to 39 points)."""
+"""Largest sum of squares of the parameters, over the square root of the number of points, for which an interpolated fit
+is trusted: no error passed 6e-9 (124 light curves of 9 to 39 points)."""
 EXACT_LIMIT = 3e5
-"""The same where sums are over all points: no power was more than 3e-9 off (12 light curves of 9 to 20 points)."""
+"""As `TRUST`, for sums over all points: no power was more than 3e-9 off (12 light curves of 9 to 20 points)."""
 TOP = 64
-"""Powers in a row of which the highest is kept, as in ``fourier/solve.cuh``."""
+"""Number of consecutive powers of which the highest is kept, as in ``fourier/solve.cuh``."""
 TOPS = ("tops*", "bins*", "width#")
 NO_TOPS: dict[str, Any] = {"tops": None, "bins": None, "width": 0}
 POWERS = struct(
@@ -70,7 +70,7 @@ class SeriesPart(MethodPart):
 
 
 class SeriesMethod(Method):
-    """What the methods of several terms and of several bands have in common."""
+    """Base class of the methods for several terms and for several bands."""
 
     @property
     def circle(self) -> float:
@@ -116,7 +116,7 @@ class SeriesMethod(Method):
         return 0.0
 
     def tops(self, worker: Any, chunk: DeviceChunk) -> dict[str, Any]:
-        """Where the highest powers are kept for the search for peaks; nowhere unless the kernel keeps them."""
+        """Struct fields of the highest powers, which the search for peaks reads; null unless the kernel stores them."""
         return NO_TOPS
 
 
@@ -131,7 +131,7 @@ class ExactFits(SeriesMethod):
         return np.inf
 
     def cost(self, nf: Any) -> Any:
-        """Never the least: it serves what no other method can."""
+        """Infinite: this method serves the objects that no other method can serve."""
         return np.inf
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
@@ -194,7 +194,7 @@ class SampledSeries(SeriesMethod):
         return {"tops": tops, "bins": chunk.bins, "width": width}
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        """Powers, a group of objects after the other; then exact fits of what is not trusted."""
+        """Launch powers, one group of objects after another, and then exact fits of the powers that are not trusted."""
         lane, grids, tops = chunk.lane, worker.grids(chunk), self.tops(worker, chunk)
         cut_of_part, mean = chunk.cuts[i], float(worker.spec.fit_mean)
         assert cut_of_part is not None

@@ -1,4 +1,4 @@
-// Greatest and least numbers of a warp, by their order as integers.
+// Largest and smallest numbers of a warp, compared as integers.
 #pragma once
 
 typedef unsigned long long Key;
@@ -14,7 +14,7 @@ __device__ __forceinline__ Key warp_greatest(Key k) {
   return (Key)high << 32 | low;
 }
 __device__ __forceinline__ unsigned warp_greatest(unsigned k) { return warp_max(k); }
-// A height's rank: the order of numbers, with both zeros equal, above 0.
+// The rank of a power: an integer above 0 with the order of the numbers, in which both zeros are equal.
 __device__ __forceinline__ Key rank_of(double p) { return key_from(p + 0.0); }
 __device__ __forceinline__ unsigned rank_of(float p) {
   const int b = __float_as_int(p + 0.0f);

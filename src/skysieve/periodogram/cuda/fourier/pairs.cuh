@@ -1,4 +1,5 @@
-// Pairs of float64, a value and what is left of it; lower triangles of matrices, an entry a lane.
+// Arithmetic with pairs of float64 (double-double: a value and its rounding error), and the indices of lower
+// triangular matrices whose entries are distributed over the lanes.
 #pragma once
 
 __device__ __forceinline__ double rounded(double a, double b) {
@@ -27,9 +28,10 @@ __device__ __forceinline__ double2 ratio(double2 a, double2 b, double inverse) {
   return two_sum(q, left.x * inverse);
 }
 
-// What is left of the columns' squares, multiplied: where it is less, equations are solved in pairs of float64.
+// The product of the remaining parts of the columns' squares below which the equations are solved in pairs of
+// float64.
 #define NEAR_SINGULAR 1e-6
-// Entry (i, j) of a triangle, and back.
+// Index of entry (i, j) of a triangle, and its inverse.
 __device__ __forceinline__ int at_of(int i, int j) { return i * (i + 1) / 2 + j; }
 __device__ __forceinline__ void place_of(int at, int& i, int& j) {
   i = 0;

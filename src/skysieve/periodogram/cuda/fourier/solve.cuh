@@ -1,4 +1,4 @@
-// The normal equations of one frequency of a series of TERMS terms, in registers of one thread.
+// The normal equations of one frequency of a series of TERMS terms, in the registers of one thread.
 #pragma once
 
 #ifndef TERMS
@@ -7,22 +7,23 @@
 #define HARMONICS (2 * TERMS)
 #define CHANNELS (3 * TERMS)  // w at f, 2 f, ..., then w y at f, 2 f, ...
 #define AT_LEAST_ONE(x) ((x) > 0 ? (x) : 1)
-#define PIVOT 1e-8  // pivots under this part of the weight are not trusted
+#define PIVOT 1e-8  // pivots below this fraction of the weight are not trusted
 #if TERMS <= 9
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("unroll 1")
 #endif
 
-// Frequencies that were not trusted, (object, number); those past `room` are counted alone.
+// A list of frequencies whose powers were not trusted, as (object, index); those beyond `room` are only counted.
 struct Doubts {
   int2* list;
   unsigned* count;
   long long room;
 };
-// What is known of the highest powers before they are searched, so that most are not read again: the highest of each TOP in a row by
-// its high half, `width` of them an object; and of every other 512 in a row the highest that is a peak for certain, in BINS places an
-// object: the k-th highest of these is a floor under the k-th peak. list is null where nobody keeps them.
+// Summary of the highest powers, by which a search can skip most of them. list: the highest of each TOP powers in a
+// row by its high half, `width` of them for each object; null if no summary is wanted. bins: for every other REGION
+// powers in a row, the highest that is certainly a peak, in BINS places for each object. The k-th highest of these
+// is a floor under the k-th peak.
 #define TOP 64
 #define REGION 512
 #define BINS 32
@@ -34,8 +35,9 @@ struct Tops {
 __device__ __forceinline__ void raise_top(const Tops& t, int object, int number, double p) {
   if (t.list) atomicMax(t.list + object * t.width + number / TOP, key_bits(p));
 }
-// Of TOP powers in a row, a warp's: two of each lane, of frequencies k and k + 1, by their high halves. What is missing is large without
-// a sign, so that its neighbours are no peaks for certain.
+// Adds TOP powers in a row to the summary, by a warp: each lane has two, of frequencies k and k + 1. They are
+// compared by their high halves. A missing power is a large number if its sign is ignored, so that its neighbours
+// are not certainly peaks.
 __device__ __forceinline__ void keep_tops(const Tops& t, int object, long long k, int nf, double p, double q) {
   const int lane = threadIdx.x & 31;
   const unsigned x = k < nf ? __double2hiint(p) : FULL, y = k + 1 < nf ? __double2hiint(q) : FULL;
@@ -47,7 +49,7 @@ __device__ __forceinline__ void keep_tops(const Tops& t, int object, long long k
   t.list[object * t.width + k / TOP] = top;
   if (!(k / REGION & 1)) atomicMax(t.bins + (size_t)object * BINS + k / (2 * REGION) % BINS, best);
 }
-// Adds one of each lane of a whole warp that has one.
+// Appends the frequencies of the lanes of a warp that have `mine` set.
 __device__ __forceinline__ void doubt(const Doubts& d, bool mine, int object, int number) {
   const unsigned all = __ballot_sync(FULL, mine), lane = threadIdx.x & 31;
   if (!all) return;
@@ -57,11 +59,11 @@ __device__ __forceinline__ void doubt(const Doubts& d, bool mine, int object, in
   if (mine && at < d.room) d.list[at] = make_int2(object, number);
 }
 
-// The power from the sums of one frequency, at(channel); missing where it is not trusted: where a pivot is small, or parameters
-// are large (limit: their square sum).
+// The power from the sums of one frequency, at(channel); missing if it is not trusted: because a pivot is small, or
+// the sum of squares of the parameters exceeds `limit`.
 template <typename At>
 __device__ __forceinline__ double solved(const At& at, double limit, double mean, double pivot) {
-  double h[HARMONICS + 1], g[HARMONICS + 1], z[AT_LEAST_ONE(HARMONICS)];  // twice the matrix: no sum need be halved
+  double h[HARMONICS + 1], g[HARMONICS + 1], z[AT_LEAST_ONE(HARMONICS)];  // twice the matrix: no sum has to be halved
   h[0] = 1;
   g[0] = 0;
   UNROLL
@@ -115,7 +117,8 @@ __device__ __forceinline__ double solved(const At& at, double limit, double mean
     z[i] = e;
     power = fma(e * inv[i], e, power);
   }
-  // The diagonal adds up to HARMONICS at most, so that no eigenvalue is below determinant / e: mostly that bounds the parameters.
+  // The diagonal adds up to HARMONICS at most, so that no eigenvalue is below determinant / e. This bound on the
+  // parameters is mostly sufficient.
   bool sound = smallest > least;
   if (sound && !(11 * power < limit * determinant)) {
     double squares = 0;
@@ -132,9 +135,10 @@ __device__ __forceinline__ double solved(const At& at, double limit, double mean
   return sound ? 2 * power : missing64();
 }
 
-// The same by two neighbouring lanes, for matrices that one thread's registers do not hold: the even lane has the rows of cosines, the
-// odd one those of sines; columns are "own" (of the lane's kind) or "other", and a term's two are eliminated together. at(c, sine) is
-// the real or the imaginary part of channel c; both lanes get the power.
+// The same by two neighbouring lanes, for matrices that the registers of one thread cannot hold: the even lane has
+// the rows of cosines, the odd one those of sines. Columns are "own" (of the lane's kind) or "other", and the two
+// of a term are eliminated together. at(c, sine) is the real or the imaginary part of channel c; both lanes get the
+// power.
 #if TERMS > 7 && TERMS <= 9
 template <typename At>
 __device__ __forceinline__ double solved_by_two(const At& at, double limit, double mean, double pivot) {

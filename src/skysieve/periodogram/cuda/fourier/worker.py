@@ -27,9 +27,9 @@ from .methods import EXACT_LIMIT, NO_TOPS, TOPS, ExactFits, SeriesMethods, Serie
 
 F64 = np.dtype(np.float64)
 FEW, SUMMED = (32, 128), 5
-"""Points up to which a thread sums them for one frequency, of up to ``SUMMED`` terms (then a warp does) and of more."""
+"""Most points that one thread sums for a frequency (a warp sums more): for up to ``SUMMED`` terms, and for more."""
 MANY = 16
-"""Stretches that a block of ``chi2_find`` looks at where tops are kept: at most one a lane."""
+"""Stretches that a block of ``chi2_find`` examines if the highest powers are stored: at most one for each lane."""
 EXACT = struct(
     "tp*", "wv*", "offsets*", "info*", "order*", "tasks*", "f0*", "df*", "nf*", "frequencies*", "start*", "power*",
     *TOPS, "left*", "n_left*", "room#", "doubted*", "tried*", "limit.", "members", "blocks", "total", "grid_stride",
@@ -53,7 +53,7 @@ class SeriesWorker(Worker):
 
     @property
     def fit_kernels(self) -> tuple[Any, ...]:
-        """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
+        """Arguments of `Runtime.module` for exact fits; numbers of terms that are not tested are compiled as well."""
         return PACKAGE, "fourier/exact.cu", "t4", {"TERMS": self.spec.nterms}
 
     @property
@@ -97,18 +97,18 @@ class SeriesWorker(Worker):
             self._deliver_power(lane, job, power)
 
     def grids(self, chunk: DeviceChunk) -> dict[str, Any]:
-        """What kernels read of the grids, and where the rows of each object are."""
+        """Struct fields of the grids, and of the offsets of the objects' rows."""
         return {"offsets": chunk.data["offsets"], **chunk.grids}
 
     def _prepare_rows(self, chunk: DeviceChunk) -> None:
-        """Clean rows; cells and weights of every point where a method needs them."""
+        """Clean the rows, and compute cells and weights of every point if a method needs them."""
         chunk.work = self._clean(chunk)
         chunk.work["counts"] = chunk.lane.array("chi2_counts", 2 * len(chunk.job.parts), np.uint32)
         for part in chunk.job.parts:
             chunk.prepare_rows(self, part.method, chunk.lane.stream)
 
     def _deliver_power(self, lane: Lane, job: ChunkJob, power: Any) -> None:
-        """Powers to where they are wanted, in the type that they are stored as."""
+        """Copy powers to their destination, in the type in which they are stored."""
         if self.stored != F64 and (job.device_power is not None or job.host_power is not None):
             narrow = lane.array("narrow", job.n_powers, self.stored)
             narrow[...] = power[: job.n_powers]
@@ -121,7 +121,7 @@ class SeriesWorker(Worker):
             lane.to_host(job.host_power, power[: job.n_powers])
 
     def fit_exactly(self, chunk: DeviceChunk, i: int, doubts: dict[str, Any]) -> None:
-        """Fits of part ``i`` by warps: of what is still in doubt, or of everything where nothing was fitted before."""
+        """Fit part ``i`` by warps: the frequencies still in doubt, or all of them if none was fitted before."""
         part, data = chunk.job.parts[i], chunk.data
         assert isinstance(part, SeriesPart)
         self._exact(
@@ -162,7 +162,7 @@ class SeriesWorker(Worker):
         probe(self.refiner, lane, slots, n, chunk.data["offsets"], picks, ranks, tried, evaluate)
 
     def _at_peaks(self, chunk: DeviceChunk, slots: int, peaks: dict[str, Any]) -> None:
-        """Exact powers of peaks, each an object with a grid of its own."""
+        """Compute exact powers of peaks; each peak is treated as an object with a grid of its own."""
         part = SeriesPart(ExactFits(), np.zeros(slots, np.int32), 1, None, 0, 0)
         order, some = peaks["order"], {k: v for k, v in peaks.items() if k not in ("order", "owner")}
         self._exact(
@@ -170,7 +170,7 @@ class SeriesWorker(Worker):
         )  # fmt: skip
 
     def _find(self, chunk: DeviceChunk, i: int) -> None:
-        """Candidates for peaks of part ``i``, whose powers are all computed."""
+        """Find the candidates for peaks of part ``i``, whose powers are all computed."""
         part, data = chunk.job.parts[i], chunk.data
         assert isinstance(part, SeriesPart)
         tops, tasks = part.method.tops(self, chunk), data[f"find{i}"]

@@ -1,4 +1,4 @@
-// Where the answers of a search go: on the host, `wanted` of an object, in falling order of power.
+// Host arrays that receive the results of a search: `wanted` peaks for each object, in falling order of power.
 #pragma once
 
 struct Answers {

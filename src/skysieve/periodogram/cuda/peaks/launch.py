@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from skysieve.periodogram.cuda.methods import DeviceChunk
 
 SHORT, LONG, VERY_LONG, SLICE = 256, 1024, 16_384, 4096
-"""Points up to which some lanes, a warp and a block refine a peak, and points of a block of a longer series, as in the
-kernels."""
+"""Most points of a series for which some lanes, a warp, and a block refine a peak; and points that a block takes of a
+longer series.  As in the kernels."""
 TURNS = 20
 """Trials of a peak of a longer series: a wide window has up to 11 places, from which a climb takes 3 to 5 steps."""
 CLIMB_BYTES, SUMS = 224, 32
 THREADS, PEAKS_AT_ONCE = 128, 16
 """Threads of a block of ``ls_refine``, and peaks of short series that it takes at once."""
 PROBES, SEARCH_BYTES, PROBE_TURNS = 12, 80, 9
-"""Where a model's own kernel evaluates powers: of a peak at once, bytes of what is known of the peak, and how often at
-most (mostly four times)."""
+"""If a model's own kernel evaluates powers: powers of a peak at once, bytes of the state of a peak's search, and the
+largest number of evaluations (mostly there are four)."""
 PEAK_BYTES = 4 + 8 + 8 + 4 + 24 + 4
 """Device bytes of a peak that is tried."""
 PROBE_BYTES = 8 * PROBES + SEARCH_BYTES + 3 * 4 + cs.INFO.itemsize + 2 * 8 + 4 + 8
-"""Further ones where a model's own kernel evaluates its powers."""
+"""Further bytes if a model's own kernel evaluates its powers."""
 
 
 def tries(spec: Spec) -> int:
@@ -47,7 +47,7 @@ def harmonics(spec: Spec) -> int:
 
 
 def columns(spec: Spec) -> int:
-    """Columns of the model, of one band or of several without a penalty: as many points it fits exactly."""
+    """Columns of the model, which fits as many points exactly; 0 for several bands with a penalty."""
     if spec.model is None:
         return 2 * spec.nterms + spec.fit_mean
     return 0 if spec.model.regularised else spec.model.columns
@@ -73,7 +73,7 @@ def refine(
     module: Module, chunk: DeviceChunk, objects: dict[str, Any], spec: Spec, multiprocessors: int,
     picks: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Peaks of one sinusoid; ``objects`` has the arrays of `longer_objects`."""
+    """Refine peaks of one sinusoid; ``objects`` has the arrays of `longer_objects`."""
     lane, lengths, longer, longest = chunk.lane, chunk.job.lengths, objects["longer"], objects["longest"]
     first = 0 if longer is None else longer.size * spec.n_peaks
 
@@ -105,7 +105,7 @@ def probe(
     ranks: dict[str, Any], tried: dict[str, Any],
     evaluate: Callable[[dict[str, Any]], None],
 ) -> None:  # fmt: skip
-    """Peaks of other models: ``evaluate`` fills in exact powers of objects, each a peak with a grid of its own."""
+    """Refine peaks of other models; ``evaluate`` computes exact powers of peaks, each an object with its own grid."""
     kinds = {
         "order": np.int32, "owner": np.int32, "lo": np.int32, "probed": cs.INFO, "probe_f0": np.float64,
         "probe_df": np.float64, "probe_nf": np.int32, "start": np.int64,

@@ -1,13 +1,16 @@
-// From candidates to the k best peaks of each object, and candidates of powers that lie in device memory.
+// From candidates to the k best peaks of each object, and candidates among powers in device memory.
 //
-// ls_peaks: one block = one object. Candidates below the final floor fall away at once (of hundreds some tens are left); missing
-// neighbours of those at the ends of a block's stretch come from the edge values. Then k rounds of: drop what is nearer than 1/T to
-// the last accepted, take the highest (ties to the lower frequency); then further ones, beside which the highest maximum of all may
-// lie: all at once, since their order does not matter. Where what is left is little, one warp does, whose lanes hold it all: limited by latency (11 us for
-// 1,000 objects, at some 350 candidates each, on an H100). It writes what is known of the object to the host itself: few bytes, which
-// a copy after it would take longer for. What becomes of the peaks: peaks/refine.cu.
-// ls_candidates: one thread = one power, read with its neighbours; limited by memory (4 or 8 bytes a power).
-// ls_scale: one thread = one power, from the standard one to another; limited by memory (twice 4 or 8 bytes a power).
+// ls_peaks: one block for each object. Candidates below the final floor are dropped at once (of hundreds some
+// tens remain). A candidate at the end of a block's stretch gets its missing neighbour from the edge values.
+// Then follow k rounds: drop the candidates nearer than 1/T to the last accepted peak, then accept the highest
+// of the others (of equal ones, that of the lower frequency). Further peaks, beside which the highest maximum
+// of all may lie, are taken all at once, since their order does not matter. If few candidates remain, one warp
+// does all of this, with the candidates in its lanes. The kernel writes the object's Info and flags to host
+// memory itself: they are few bytes, and a copy after the kernel would take longer. Limit: latency (11 us for
+// 1,000 objects with about 350 candidates each, on an H100). The peaks are refined in peaks/refine.cu.
+// ls_candidates: one thread reads one power with its neighbours. Limit: memory (4 or 8 bytes a power).
+// ls_scale: one thread converts one power from the standard normalisation to another. Limit: memory (twice 4 or
+// 8 bytes a power).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -25,6 +28,11 @@
 #define GOOD 512  // further candidates that a block orders at once
 #define BINS 256  // of their heights
 typedef decltype(rank_of(T())) Rank;
+// host_info, flags: in host memory. index, here: samples and powers of the peaks, up to `tries` of an object
+// (`fewer` if it has more than `few` points); vertex: that of the parabola through the peak and its neighbours, in
+// samples; found: number of peaks. left: peaks of an object that are to be refined; answers: written here if none
+// is refined; tried, list: number of all peaks to be refined, and their slots. held: candidates that fit in shared
+// memory.
 struct Best {
   const Info* info;
   const Limit* limit;
@@ -32,21 +40,19 @@ struct Best {
   const double* frequencies;
   Peaks peaks;
   Info* host_info;
-  int* flags;  // host_info and flags: in host memory
+  int* flags;
   int* index;
   double* here;
   double* vertex;
-  int*
-      found;  // numbers and powers of the peaks, up to `tries` an object, the vertex of the parabola through each and its neighbours, in samples, and how many there are
+  int* found;
   unsigned* left;
-  Answers answers;  // of these, to be refined; where none are, the answer is written here
+  Answers answers;
   unsigned* tried;
-  int* list;  // how many there are, and where
-  int tries, fewer, few, grid_stride, edges,
-      held;  // fewer: of objects of more than `few` points; held: candidates that fit in shared memory
+  int* list;
+  int tries, fewer, few, grid_stride, edges, held;
 };
 
-// The lane with the highest rank, of equal ones with the lowest frequency's number; -1 where none has a rank.
+// The lane with the highest rank, or of several the one with the lowest frequency index; -1 if no lane has a rank.
 template <typename Rank>
 __device__ __forceinline__ int winner(Rank rank, int number) {
   const Rank top = warp_greatest(rank);
@@ -66,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   __shared__ T good_heights[GOOD];
   __shared__ int good_numbers[GOOD], good_slots[GOOD], bins[BINS];
   const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
-  // All that follows from the object alone is asked for at once, with the first candidates, of which some may not be any.
+  // All values that depend on the object alone are loaded at once, together with the first four slots of the
+  // list, of which some may be unused.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   int number[4];
   T here[4];  // of a thread's candidates, four at a time
@@ -90,11 +97,11 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     A.flags[o] = count > (unsigned)A.peaks.cap ? 1 : 0;
     kept = 0;
   }
-  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);  // memory is for held heights and numbers
+  const int room = A.held * (int)(sizeof(T) + 4) / (int)(sizeof(T) + 8);  // `held` counts heights and indices alone
   T* heights = (T*)raw;
   int* numbers = (int*)(heights + room);
   int* places = numbers + room;
-  // The neighbours that other blocks had, of a candidate at the end of a stretch.
+  // Reads the neighbours of a candidate at the end of a stretch, which other blocks computed.
   auto complete = [&](int index, T& before, T& after) {
     if (!stretch) return;
     const int part = (unsigned)index / (unsigned)stretch, place = index - part * stretch;
@@ -102,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     if (place == 0 && index > 0) before = edge[-1];
     if (place == stretch - 1 && index + 1 < nf) after = edge[2];
   };
-  // Does a candidate, which is a peak among the neighbours that its block had, reach the floor and is it a peak?
+  // Whether a candidate, which is a peak among the neighbours in its own block, reaches the floor and is a peak.
   auto fits = [&](int index, T here) {
     T before = missing(), after = missing();
     if (key_of(here) < floor) return false;
@@ -114,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
                          : abs(i - j) < info.exclusion;
   };
   __syncthreads();
-  // What fits goes to shared memory; where that has no room, once more: what does not is marked in the list itself, by number -1.
+  // Candidates that pass go to shared memory. If there is no room for all of them, a second pass marks those that
+  // fail in the list itself, by index -1.
   bool held = false;
 #pragma unroll 1
   for (int pass = 0; pass < 2 && !held; pass++) {
@@ -144,10 +152,10 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   }
   const bool few = held && kept <= FEW;
   int last = -1, found = 0;
-  double least = 0;  // of further peaks
-  // What is nearer than 1/T to one of the first k is no peak.
+  double least = 0;  // least power of further peaks
+  // A candidate nearer than 1/T to one of the first k peaks is no peak.
   auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
-  int* picks = good_slots;  // of one warp: where in the list its peaks are
+  int* picks = good_slots;  // if one warp does all: places of its peaks in the list
   if (few) {                // one warp, whose lanes hold them
     if (warp) return;
     const int m = kept;
@@ -179,11 +187,14 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       }
       const int who = winner(best, j);
       if (who < 0) break;
-      if (!found) least = A.peaks.share[o] * heights[__shfl_sync(FULL, s, who)];
+      if (!found) {
+        least = A.peaks.share[o] * heights[__shfl_sync(FULL, s, who)];
+        __syncwarp();  // the lane that holds it may drop it in the next turn
+      }
       last = __shfl_sync(FULL, j, who);
       if (lane == who) picks[found] = places[s];
     }
-    if (found == k && m > k) {  // those that are good enough: all of them, where there is room
+    if (found == k && m > k) {  // further peaks that are high enough: all of them, if there is room
       int many = 0;
 #pragma unroll 1
       for (int i = lane; i - lane < m; i += 32) {
@@ -199,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           if (mine) picks[found + __popc(all & ((1u << lane) - 1))] = places[i];
           found += __popc(all);
         }
-      } else {  // the highest of these: each has the place that follows from how many are higher
+      } else {  // only the highest of these: the place of each is the number of higher ones
         __syncwarp();
 #pragma unroll 1
         for (int i = lane; i < m; i += 32) {
@@ -217,18 +228,19 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       }
     }
     __syncwarp();
-  } else {  // the whole block: what is dropped has its number's complement; peaks are left in the list
+  } else {  // the whole block: dropped candidates get the complement of their index; peaks stay in the list
     const int m = held ? kept : n, warps = step >> 5;
     bool ranked = false;
     for (; found < tries; found++) {
-      if (found == k && !ranked) {  // further ones at once, where there is room for those that are good enough
+      if (found == k && !ranked) {  // further peaks at once, if there is room for all that are high enough
         ranked = true;
         if (!tid) good = 0;
         for (int i = tid; i < BINS; i += step) bins[i] = 0;
         __syncthreads();
         const float bins_each = BINS / (float)fmax(1 - least, 1e-6);  // of powers from `least` to 1
         auto bin_of = [&](double height) { return min((int)((float)(height - least) * bins_each), BINS - 1); };
-        // First how many there are of each height, and from it the lowest bin that matters; then those of it and of higher ones.
+        // The first pass makes a histogram of heights, which gives the lowest bin that matters. The second
+        // pass collects the candidates in this bin and in higher ones.
 #pragma unroll 1
         for (int pass = 0; pass < 2; pass++) {
           const int lowest = pass ? lowest_bin : 0;
@@ -316,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           }
         }
       }
-      const int turn = found & 1;  // of two, so that no warp writes what another still reads
+      const int turn = found & 1;  // two buffers alternate, so that no warp overwrites values that another still reads
       if (lane == max(winner(best, j), 0)) {
         tops[turn][warp] = best;
         where[turn][warp] = j;

@@ -1,22 +1,30 @@
-// From peaks of the grid to maxima of the exact periodogram, for one sinusoid: Newton's steps on exact float64 sums.
+// From peaks of the grid to maxima of the exact periodogram, for one sinusoid by Newton's steps on exact
+// float64 sums.
 //
-// At a trial frequency one pass over the points gives sums of cosines and sines, of once and twice the frequency, with powers of the time
-// up to the fourth. From these follows the power's series about the trial frequency to fourth order, which mostly ends the climb. Where
-// cosine and sine hardly differ (less than a cycle in the span, few points) another pass gives the sums of the normal equations with two
-// derivatives: columns less their values at the middle point, so that nothing is lost where all cosines are nearly equal.
+// At a trial frequency, one pass over the points gives the sums of cosines and sines of once and twice the
+// frequency, with powers of the time up to the fourth. They give the Taylor series of the power about the trial
+// frequency to fourth order, which usually ends the climb. If cosine and sine hardly differ (less than a cycle
+// in the span, few points), another pass gives the sums of the normal equations with two derivatives. Its
+// columns are taken less their values at the middle point, so that no digits are lost where all cosines are
+// nearly equal.
 //
-// ls_refine: GROUP lanes = one peak of a series of up to `few` points, one warp = one peak of a series of up to `middle`, and one block = one
-// of a longer one, up to `many`, whose sums are centred; peaks of series of more than `few` points come first. Some 40 operations in float64
-// for cosine, sine and their products with the weights and 34 for the 30 sums a point and trial; 1.1 trials a peak at 10 samples a peak (1.4
-// at 5), the first at the vertex of the parabola through the samples: 1,000 objects of 165 points and 5 peaks are 0.9e6 points, 24 bytes each
-// from the cache. Limit: latency. Several peaks share a warp so that what each does once a trial (the sums over lanes, the series) is done
-// for all of them at the same time. The last peak of an object to be refined selects the best, in falling order, straight to the host.
-// ls_refine_long: one block = SLICE points of one peak of a longer series; the last block of a peak adds the sums of all and takes the step.
-// Launched once for each trial: peaks that are done return.
-// ls_probe: one thread = one peak of another model, whose exact powers come from that model's own kernel: a peak is to it an object with a
-// grid of up to PROBES frequencies, a scan of its window first, then five around the maximum, from which follow two derivatives and the
-// next ones. A few operations; limit: the launch.
-// ls_select: one warp = one object of another model: the best of its refined peaks, in falling order, straight to the host.
+// ls_refine: GROUP lanes refine one peak of a series of up to `few` points, a warp one of up to `middle`
+// points, and a block one of up to `many` points, whose sums are centred. Peaks of series of more than `few`
+// points come first. Cost for each point and trial: about 40 operations in float64 for cosine, sine and their
+// products with the weights, and 34 for the 30 sums. A peak takes 1.1 trials at 10 samples a peak (1.4 at 5);
+// the first trial is at the vertex of the parabola through the samples. 1,000 objects of 165 points and 5 peaks
+// make 0.9e6 points, of 24 bytes each from the cache. Limit: latency. Several peaks share a warp, so that the
+// work of each trial (the sums over lanes, the series) is done for all of them at the same time. When the last
+// peak of an object is refined, the best are selected and written to the host in falling order.
+// ls_refine_long: one block sums SLICE points of one peak of a longer series. The last block of a peak adds the
+// sums of all blocks and takes the step. The kernel is launched once for each trial; blocks return at once if
+// their peak is done.
+// ls_probe: one thread for each peak of another model, whose exact powers come from that model's own kernel.
+// That kernel sees a peak as an object with a grid of up to PROBES frequencies: first a scan of its window,
+// then five around the maximum, which give two derivatives and from them the next frequencies. Limit: the
+// launch, because a thread does few operations.
+// ls_select: one warp for each object of another model. It selects the best of the refined peaks and writes
+// them to the host in falling order.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -49,12 +57,13 @@ struct Ranks {
   int* rank;
   unsigned* left;
   Answers answers;
-};  // rank: scratch; left: peaks of an object that are not refined yet
-// Does the j-th peak, of power q at g, come before the i-th?
+};  // rank: scratch memory; left: peaks of an object that are not refined yet
+// Whether the j-th peak, of power q at g, precedes the i-th, of power p at f.
 __device__ __forceinline__ bool above(double q, double g, int j, double p, double f, int i) {
   return q > p || (q == p && (g < f || (g == f && j < i)));
 }
-// By a warp: the answers of an object from its refined peaks, which other blocks may have written. At most 32: a lane holds one of them.
+// A warp writes the answers of an object from its refined peaks, which other blocks may have written. There are at
+// most 32, one for each lane.
 __device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
   const size_t slot = (size_t)o * A.tries + min(lane, found - 1);
@@ -98,7 +107,7 @@ __device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
 #pragma unroll 1
   for (int r = __popc(kept) + ahead + lane; r < A.wanted; r += 32) no_answer(R.answers, out + r);
 }
-// The same of any number.
+// The same for any number of peaks.
 __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
   const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
@@ -138,7 +147,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
     ahead = which >= 0 && further > top + HIGHER;
   }
   if (ahead && !lane) write(0, which);
-  // Every lane compares its peak with all others, which the lanes pass round: 32 are read at a time.
+  // Every lane compares its peak with all others, which are passed round the lanes: 32 are read at a time.
   auto power_of = [&](int i) { return i < first ? refined[3 * i + 1] : missing64(); };
   auto place_of = [&](int i) { return i < first ? refined[3 * i] : 0.0; };
   int kept = ahead;
@@ -180,7 +189,8 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
 #pragma unroll 1
   for (int r = kept + lane; r < A.wanted; r += 32) no_answer(R.answers, (size_t)o * A.wanted + r);
 }
-// By a warp, when peaks are refined, of which a lane with `leads` set stands for one of object o: the last one of an object selects.
+// Called by a warp when peaks are refined; a lane with `leads` set stands for one peak of object o. If it is the
+// last of the object, the warp selects the answers.
 __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bool leads) {
   bool last = false;
   __syncwarp();
@@ -200,6 +210,9 @@ __device__ __forceinline__ void settle(const Picks& A, const Ranks& R, int o, bo
   }
 }
 
+// list: the peaks (`tried` of them), each as index of the object times `tries` plus number of the peak. order:
+// objects of longer series, which come first in `longer` blocks, `each` for one object. counters: for long series.
+// few, middle, many: most points of a series for a group, a warp and a block. turns: launches of ls_refine_long.
 struct Refine {
   Picks picks;
   Ranks ranks;
@@ -207,13 +220,12 @@ struct Refine {
   const double2* wv;
   const int* offsets;
   const unsigned* tried;
-  const int* list;   // how many peaks there are, and which: number of the object times `tries`, plus the try
-  const int* order;  // objects of longer series, which come first
+  const int* list;
+  const int* order;
   struct Climb* climbs;
   double* sums;
-  unsigned* counters;  // of long series
-  int longer, each, mean, few, middle, many, slices,
-      turns;  // longer: blocks of objects of `order`, `each` of one; points up to which a group, a warp and a block take a series; launches of ls_refine_long
+  unsigned* counters;
+  int longer, each, mean, few, middle, many, slices, turns;
 };
 
 // ---------------------------------------------------------------- the power at one frequency
@@ -231,7 +243,7 @@ __device__ __forceinline__ Jet operator/(Jet a, Jet b) {
   return Jet{v, d, fma(-v, b.e, fma(-2 * d, b.d, a.e)) * inverse};
 }
 
-// Cosine and sine of a phase and of one later by `u` of a small change of it, to second order: derivatives by the phase at u = 1.
+// Cosine and sine of a phase, and their first and second derivatives if the phase changes at rate u.
 struct Column {
   double c, c1, c2, s, s1, s2;
 };
@@ -240,7 +252,7 @@ __device__ __forceinline__ Column column_at(Frequency f, double t, double u) {
   sincos_cycles(cycles(f, t), s, c);
   return Column{c, -u * s, -u * u * c, s, u * c, -u * u * s};
 }
-// A point's part of the sums of add_up. base: columns at the middle point, or zeros.
+// Adds a point to the sums of add_up. base: columns at the middle point, or zeros.
 __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Column& base, double2 wv) {
   p.c -= base.c;
   p.c1 -= base.c1;
@@ -272,11 +284,12 @@ __device__ __forceinline__ void add_point(double (&m)[32], Column p, const Colum
   m[19] = fma(wv.y, p.s1, m[19]);
   m[20] = fma(wv.y, p.s2, m[20]);
 }
-// A power with its derivatives by the place.
+// A power and its four derivatives with respect to the place.
 struct Power {
   double v, d, e, t, q;
 };
-// From the sums of add_up, without the third and the fourth derivative; missing where the exact power is (power_of).
+// The power from the sums of add_up, without the third and the fourth derivative; missing if the exact power is
+// (power_of).
 __device__ __forceinline__ Power power_at(const double* m, bool mean) {
   const double one = 6.283185307179586, two = one * one;
   auto jet = [&](int k, double f) { return Jet{m[k], f * one * m[k + 1], f * two * m[k + 2]}; };
@@ -295,7 +308,7 @@ __device__ __forceinline__ Power power_at(const double* m, bool mean) {
   return Power{p.v, p.d, p.e, 0, 0};
 }
 
-// A number beside the trial frequency: coefficients of powers of the change of phase at the end of the span.
+// A function near the trial frequency: coefficients of its series in the change of phase at the end of the span.
 struct Series {
   double c[TERMS];
 };
@@ -332,7 +345,8 @@ __device__ __forceinline__ Series squared(const Series& a) {
   }
   return r;
 }
-// Real and imaginary parts of the sums of w exp(i (p + x s)), from the sums of w cos(p) s^k and w sin(p) s^k. rate: of the phase.
+// Real and imaginary parts of the sums of w exp(i (p + x s)), from the sums of w cos(p) s^k and w sin(p) s^k. rate:
+// rate at which the phase changes.
 __device__ __forceinline__ void series_of(const double* cosines, const double* sines, double rate, Series& re,
                                           Series& im) {
   double factor = 1;
@@ -344,8 +358,9 @@ __device__ __forceinline__ void series_of(const double* cosines, const double* s
     im.c[k] = k % 4 == 0 ? s : k % 4 == 1 ? c : k % 4 == 2 ? -s : -c;
   }
 }
-// Cosine and sine at a time, as sincos_cycles(cycles()) gives them to 3e-16, with two thirds of the instructions: the sum with 1.5 * 2^52
-// rounds to quarters, and its last bits say which. Polynomials in the square of the rest, through Chebyshev's points of 1/8 of a cycle.
+// Cosine and sine at a time: equal to sincos_cycles(cycles()) to 3e-16, with two thirds of the instructions. Adding
+// 1.5 * 2^52 rounds to quarters of a cycle, and the last bits of the sum say which quarter. The polynomials in the
+// square of the remainder interpolate at the Chebyshev points of 1/8 of a cycle.
 __device__ __forceinline__ void sincos_at(Frequency f, double t, double& s, double& c) {
   const double a = f.f * t, low = fma(f.rest, t, fma(f.f, t, -a)), rounded = fma(4.0, a, 6755399441055744.0),
                quarters = rounded - 6755399441055744.0, x = fma(-0.25, quarters, a) + low, z = x * x;
@@ -363,13 +378,14 @@ __device__ __forceinline__ void sincos_at(Frequency f, double t, double& s, doub
   cosine = fma(cosine, z, -19.73920880217842);
   sine = fma(sine, z, 6.283185307179586) * x;
   cosine = fma(cosine, z, 1.0);
-  auto negated = [](double v, int bit) {  // where bit 1 is set
+  auto negated = [](double v, int bit) {  // if bit 1 is set
     return __hiloint2double(__double2hiint(v) ^ (int)((unsigned)(bit & 2) << 30), __double2loint(v));
   };
   s = negated(quarter & 1 ? cosine : sine, quarter);
   c = negated(quarter & 1 ? sine : cosine, quarter + 1);
 }
-// A point's part of the sums of add_series, times powers of s: w cos(p), w sin(p), y cos(p), y sin(p), w cos(2p), w sin(2p) / 2.
+// Adds a point to the sums of add_series, times powers of s: w cos(p), w sin(p), y cos(p), y sin(p), w cos(2p), w
+// sin(2p) / 2.
 __device__ __forceinline__ void add_moments(double (&m)[32], double c, double s, double place, double2 wv) {
   const double wc = wv.x * c, ws = wv.x * s;
   const double of[6] = {wc, ws, wv.y * c, wv.y * s, fma(wc, c, -ws * s), wc * s};
@@ -381,8 +397,9 @@ __device__ __forceinline__ void add_moments(double (&m)[32], double c, double s,
     if (k) power *= place;
   }
 }
-// The power with Z, Y and Q, the sums of w exp(ip), y exp(ip) and w exp(2ip), and D = Q - Z^2: 2 (A |Y|^2 - Re(D conj(Y)^2)) / (A^2 - |D|^2)
-// with A = 1 - |Z|^2. Missing where this loses digits, which centred sums keep: columns that hardly differ.
+// With Z, Y and Q, the sums of w exp(ip), y exp(ip) and w exp(2ip), A = 1 - |Z|^2 and D = Q - Z^2, the power is 2
+// (A |Y|^2 - Re(D conj(Y)^2)) / (A^2 - |D|^2). It is missing if this formula loses digits that centred sums keep,
+// because cosine and sine hardly differ.
 __device__ __forceinline__ Power power_near(const double* m, bool mean) {
   Series zc, zs, yc, ys, dc, ds;
   series_of(m, m + TERMS, 1, zc, zs);
@@ -420,14 +437,14 @@ struct Climb {
   Frequency x;
   Window window;
   double at, trial;    // the best place so far, and the next one
-  double step;         // from the best place before
-  Power best;          // there
-  Power last, summit;  // of a wide window: the power at the place before, and the highest that no neighbour exceeds
+  double step;         // from the previous best place
+  Power best;          // the power at the best place
+  Power last, summit;  // for a wide window: the power at the previous place, and the highest that no neighbour exceeds
   Places places;       // of a wide window
   int tried, highest, top,
-      rising;  // of these: how many are done, which is the highest, which the summit; does the power rise to the last
-  int turn, done, centred;  // centred: are the sums those of add_up
-  int object, number;       // of the peak; object: below 0 where there is none
+      rising;  // places done; the highest place; the place of the summit; whether the power rises to the last place
+  int turn, done, centred;  // centred: whether the sums are those of add_up
+  int object, number;       // of the peak; object: below 0 if there is none
 };
 static_assert(sizeof(Climb) == 224, "cuda_refine.CLIMB_BYTES");
 __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int centred) {
@@ -444,7 +461,7 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int ce
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
-// Takes the power at the trial place, and says which is next or that the climb is done.
+// Uses the power at the trial place; either chooses the next place or marks the climb as done.
 __device__ __forceinline__ void advance(Climb& k, const Power& p) {
   const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
                                          : k.centred      ? 1e-15
@@ -543,7 +560,8 @@ __device__ __forceinline__ void conclude(const Picks& A, const Climb& k) {
   keep(A, o, r, k.x, none ? 0.0 : k.at, none ? A.here[(size_t)o * A.tries + r] : k.best.v, none ? 0.0 : k.best.e);
 }
 
-// Both by one thread, and one code for all: a warp takes each of its instructions once or twice, so that fetching them counts.
+// `begin` and `take` are run by one thread. They are not inlined: a warp executes each of their instructions only
+// once or twice, so that the time to fetch instructions matters.
 __device__ __noinline__ void begin(const Refine& A, Climb& k, int o, int r, int centred) {
   k = climb_from(A.picks, o, r, centred);
   if (k.done) keep_none(A.picks, o, r);
@@ -553,7 +571,7 @@ __device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, bo
   const bool mean = A.mean != 0;
   const Power p = k.centred ? power_at(m, mean) : power_near(m, mean);
   if (!k.centred && !(p.v == p.v)) {
-    k.centred = 1;  // once more, at the same place
+    k.centred = 1;  // repeat the trial at the same place
     return;
   }
   advance(k, p);
@@ -561,7 +579,8 @@ __device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, bo
   if (k.done) conclude(A.picks, k);
 }
 
-// MANY sums from lanes K apart on; first: which of all these are. A loop over K would leave the sums in local memory.
+// Adds MANY sums over lanes K apart, K / 2 apart, and so on. Each lane is left with a part of the sums, which
+// begins at sum `first`. A loop over K would put the sums in local memory.
 template <int K, int MANY>
 __device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
   if constexpr (K > 0) {
@@ -576,18 +595,19 @@ __device__ __forceinline__ void sum_halves(double (&m)[32], int& first) {
     sum_halves<K / 2, HALF>(m, first);
   }
 }
-// MANY sums over the lanes of each group of G, left in `to`, which a group has for itself.
+// Adds MANY sums over the lanes of each group of G and writes them to `to`, which belongs to the group.
 template <int G, int MANY>
 __device__ __forceinline__ void sum_lanes(double (&m)[32], double* to) {
   static_assert(MANY % G == 0, "halves of the sums");
   int first = 0;
   sum_halves<G / 2, MANY>(m, first);
-  __syncwarp();  // the sums before are no longer read
+  __syncwarp();  // the previous sums are no longer read
 #pragma unroll
   for (int i = 0; i < MANY / G; i++) to[first + i] = m[i];
   __syncwarp();
 }
-// The sums of points first, first + step, ... at one frequency, by each group of G lanes. AT_ONCE: points of a thread that are under way together.
+// Each group of G lanes sums over the points at one frequency; a lane has points first, first + step, ... AT_ONCE:
+// points of a thread that are processed together.
 template <int G, int AT_ONCE>
 __device__ __forceinline__ void add_up(const double* t, const double2* wv, int first, int n, int step, Frequency f,
                                        double inverse, double middle, bool mean, double* to) {
@@ -601,7 +621,7 @@ __device__ __forceinline__ void add_up(const double* t, const double2* wv, int f
   for (int i = first; i < n; i += step) add_point(m, column_at(f, t[i], t[i] * inverse), base, wv[i]);
   sum_lanes<G, G == 32 ? 32 : ROOM>(m, to);
 }
-// The same, one code for all.
+// The same, not inlined, so that the code exists once.
 template <int G>
 __device__ __noinline__ void add_centred(const double* t, const double2* wv, int first, int n, int step, Frequency f,
                                          double inverse, double middle, bool mean, double* to) {
@@ -624,7 +644,7 @@ __device__ __forceinline__ void add_series(const double* t, const double2* wv, i
   }
   sum_lanes<G, SERIES_ROOM>(m, to);
 }
-// By a block: from the sums of its warps to those of all, in part[0].
+// A block adds the sums of its warps and leaves the result in part[0].
 __device__ __forceinline__ void add_warps(double (*part)[32]) {
   const int lane = threadIdx.x & 31;
   double all = 0;
@@ -635,7 +655,7 @@ __device__ __forceinline__ void add_warps(double (*part)[32]) {
   if (threadIdx.x < 32) part[0][lane] = all;
   __syncthreads();
 }
-// Peaks from their samples to their maxima, one by each group of G lanes; o: below 0 where a group has none.
+// Refines peaks from their samples to their maxima, one by each group of G lanes; o: below 0 if a group has none.
 template <int G>
 __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, double* sums, Climb* climbs) {
   const int own = threadIdx.x & (G - 1), group = (threadIdx.x & 31) / G;
@@ -670,7 +690,7 @@ __device__ __forceinline__ void refine_groups(const Refine& A, int o, int r, dou
   const int object = k.object;
   settle(A.picks, A.ranks, object, !own && object >= 0);
 }
-// The same for one peak, by a block.
+// The same for one peak by a whole block.
 __device__ __forceinline__ void refine_block(const Refine& A, int o, int r, double (*part)[32], Climb& k) {
   const int n = A.picks.info[o].n, lo = A.offsets[o], tid = threadIdx.x;
   const double inverse = 1 / A.picks.info[o].span, middle = A.tp[lo + n / 2];
@@ -775,17 +795,17 @@ extern "C" __global__ void __launch_bounds__(LONG_THREADS, 2) ls_refine_long(con
 
 // ---------------------------------------------------------------- other models
 #define PROBES 12
-#define WIDEST 0.05      // between five probes, over the harmonics, in the turn after the scan
-#define NARROWEST 0.004  // in the last ones: rounding of powers (1e-15) over its square is 1e-10 of a curvature
-#define FINEST 1e-4      // where the power changes faster than a model of so many harmonics does mostly
+#define WIDEST 0.05      // step of five probes in the turn after the scan, divided by the harmonics
+#define NARROWEST 0.004  // in the last turns: rounding of powers (1e-15) over its square is 1e-10 of a curvature
+#define FINEST 1e-4      // if the power changes faster than is usual for this number of harmonics
 #define NEXT 1e-5        // a step so short needs no further probes
-#define FLAT 1e-12       // a bend that is rounding alone
+#define FLAT 1e-12       // a curvature that is no more than rounding
 struct Search {
   Frequency x;
   Window window;
   double at, best;              // the highest power so far, and where
   double first, step;           // of the probes
-  int many, scan, left, right;  // left, right: does the window end with the grid
+  int many, scan, left, right;  // left, right: whether the window ends with the grid
 };
 static_assert(sizeof(Search) == 80, "cuda_refine.SEARCH_BYTES");
 struct Probe {
@@ -812,7 +832,7 @@ __device__ __forceinline__ void ask(const Probe& A, int i, int o, const Search& 
   A.df[i] = s.step / span;
   A.nf[i] = s.many;
 }
-// Next five probes, around a place of the window.
+// Chooses the next five probes, around a place of the window.
 __device__ __forceinline__ void look_around(Search& s, double place, double step) {
   s.first = fmin(fmax(place, s.window.lo), s.window.hi) - 2 * step;
   s.step = step;
@@ -850,7 +870,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     }
     s.best = -1;
     if (!k.all() &&
-        s.many == 5) {  // a window of one maximum: at once around the vertex of the parabola through the samples
+        s.many == 5) {  // a window of one maximum: probe around the vertex of the parabola through the samples at once
       const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
       look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df,
                   fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
@@ -883,7 +903,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       if (rises && falls && (summit < 0 || p[i] > p[summit])) summit = i;
     }
     const int i = s.scan > 1 && summit >= 0 ? summit : best;
-    if (i < 0 || s.many == 1) {  // no power anywhere, or no window
+    if (i < 0 || s.many == 1) {  // there is no power anywhere, or no window
       keep(A.picks, o, r, s.x, 0, i < 0 ? here : p[0], 0);
       A.info[number].status = 1;
       return;
@@ -934,7 +954,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
   }
 }
 
-// ---------------------------------------------------------------- of other models
+// ---------------------------------------------------------------- the best peaks of other models
 struct Select {
   Picks picks;
   Ranks ranks;

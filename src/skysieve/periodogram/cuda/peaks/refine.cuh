@@ -1,10 +1,12 @@
-// How a peak of the grid becomes the maximum of the exact periodogram: its window, its climb, and what is kept of it.
+// Shared parts of the refinement of a peak of the grid to a maximum of the exact periodogram: the window of the
+// peak, its climb, and its results.
 //
-// Places are offsets from the peak's sample times the span. A window ends at the neighbouring samples, LEAST to FARTHEST from the
-// sample (over the harmonics of the model), and at the ends of the grid. Rules and numbers: peaks.py.
+// Places are offsets from the frequency of the peak's sample, times the span. A window ends at the neighbouring
+// samples, but no nearer than LEAST and no farther than FARTHEST from the sample (both divided by the number of
+// harmonics of the model), and at the ends of the grid. Rules and numbers: peaks.py.
 #pragma once
 
-#define WIDE 0.6  // over the harmonics: a window up to which it has one maximum
+#define WIDE 0.6  // divided by the harmonics: a window up to this width has one maximum
 #define STEP 0.2  // between trial places in a wider one
 #define LEAST 0.1
 #define FARTHEST 1.0
@@ -13,13 +15,16 @@
 #define CLOSE 1e-6  // a step so short needs no further evaluation
 #define SURE \
   2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
-#define NEAR 0.1       // how far a power's series is of use
-#define RATIO 0.009    // of a term of a power's series to the one before it, up to which the series ends a climb
-#define LOST 3e-11     // expected of the first neglected term; the largest of many was 8 times as much
+#define NEAR 0.1       // distance up to which the series of a power is used
+#define RATIO 0.009    // of successive terms of a power's series, up to which the series ends a climb
+#define LOST 3e-11     // expected size of the first neglected term; the largest of many was 8 times as large
 #define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
 #define HIGHER 1e-12   // difference of two powers that is more than rounding
 
-// What is given for every peak tried, `tries` of an object, of which the first `wanted` are kept.
+// Inputs and results for every peak that is refined: `tries` for each object, of which the first `wanted` are kept.
+// index, here, vertex, found: from ls_peaks (index of the sample, its power, vertex of the parabola in samples;
+// number of peaks of an object). refined: frequency, power, curvature. columns: number of columns of the model,
+// which fits as many points exactly at every frequency.
 struct Picks {
   const Info* info;
   const double* f0;
@@ -29,16 +34,14 @@ struct Picks {
   const int* index;
   const double* here;
   const double* vertex;
-  const int*
-      found;  // from ls_peaks: number of the sample, its power, vertex of the parabola in samples; how many of an object
-  double* refined;  // frequency, power, curvature
-  int tries, wanted, grid_stride, harmonics,
-      columns;  // columns of the model: as many points are fitted exactly everywhere
+  const int* found;
+  double* refined;
+  int tries, wanted, grid_stride, harmonics, columns;
 };
 struct Window {
   double lo, hi;
 };
-// Is there a peak to refine, and where? x: its sample's frequency.
+// Whether there is a peak to refine, and its window. x: frequency of its sample.
 __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harmonics, Frequency& x, Window& w) {
   const size_t slot = (size_t)o * A.tries + r;
   if (A.info[o].status || r >= A.found[o]) return false;
@@ -50,7 +53,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harm
     x = Frequency{*f, 0};
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
-    if (r >= A.wanted) {  // of a regular grid ls_peaks gives those alone that may be high enough
+    if (r >= A.wanted) {  // for regular grids ls_peaks has dropped peaks that are too low
       const double turns = fmax(below, above) * harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }
@@ -66,8 +69,9 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harm
   if (A.info[o].n <= A.columns) w.lo = w.hi = 0;
   return true;
 }
-// Trial places of a window, of both ends, the sample, and in between; none where the window has one maximum, and the climb begins at the
-// sample. Of several places it begins at the highest that no neighbour exceeds; an end counts where it is the grid's.
+// Trial places of a window: both ends, the sample, and places in between. There are none if the window has a single
+// maximum; the climb then begins at the sample. Otherwise it begins at the highest place that no neighbour exceeds;
+// an end of the window counts only if it is an end of the grid.
 struct Places {
   int below, above;
   __device__ __forceinline__ int all() const { return below + above ? below + above + 1 : 0; }
@@ -84,7 +88,7 @@ __device__ __forceinline__ Frequency moved(Frequency x, double by) {
   const double f = x.f + by, part = f - x.f;
   return Frequency{f, ((x.f - (f - part)) + (by - part)) + x.rest};
 }
-// What is kept of a peak; at: its place. curvature: in units of the span squared.
+// Writes the results of a peak. at: its place; curvature: in units of the span squared.
 __device__ __forceinline__ void keep(const Picks& A, int o, int r, Frequency x, double at, double power,
                                      double curvature) {
   double* to = A.refined + 3 * ((size_t)o * A.tries + r);

@@ -1,4 +1,5 @@
-// 16-point DFT with a shifted output index, all twiddles inside the butterflies; products of complex numbers.
+// 16-point DFT with a shifted output index, with all twiddle factors inside the butterflies; products of
+// complex numbers.
 #pragma once
 
 // a b; c + a b.
@@ -23,7 +24,7 @@ __device__ __host__ constexpr int place4(int j, int b) { return j + ((b & 1) ? 8
 __device__ __host__ constexpr int place8(int j, int b) { return b < 4 ? place4(j, b) : place4(j + 2, b - 4); }
 __device__ __host__ constexpr int place(int b) { return b < 8 ? place8(0, b) : place8(1, b - 8); }
 
-// c times e(1/8), e(1/16) and e(3/16): cheaper than loading what they give where loads are the limit.
+// c times e(1/8), e(1/16) and e(3/16). If loads are the limit, this is cheaper than loading the products.
 __device__ __forceinline__ C eighth(C c) {
   const T r = (T)0.70710678118654752440;
   return mk(r * (c.x - c.y), r * (c.x + c.y));
@@ -76,8 +77,9 @@ __device__ __forceinline__ void dft16(C (&v)[16], const K& k) {
   }
 }
 
-// Between the two 16-point DFTs of 256: of sixteen lanes, lane a gives output b to lane b, which has it as input a. Real parts first,
-// then imaginary ones, in half the space (`ex` of 16 rows of 17), or both together. What was in `ex` is no longer needed.
+// Exchange between the two 16-point DFTs of a 256-point DFT: lane a of sixteen gives its output b to lane b, which
+// receives it as input a. transpose_parts exchanges real parts first, then imaginary parts, in half the space (`ex`
+// of 16 rows of 17); transpose_whole exchanges both together. The previous contents of `ex` are overwritten.
 template <typename V>
 __device__ __forceinline__ void transpose_parts(decltype(V::x)* ex, V (&v)[16], int a) {
   decltype(V::x) re[16];

@@ -1,7 +1,7 @@
 // The 16-point DFT of fourteen numbers, without a shift.
 #pragma once
 
-// As dft16 where phi is 0, of numbers of which 7 and 8 are 0.
+// As dft16 with phi = 0, if numbers 7 and 8 of the sixteen are 0.
 template <bool TURN>
 __device__ __forceinline__ void plain(double2& a, double2& b) {
   const double x = TURN ? -b.y : b.x, y = TURN ? b.x : b.y;

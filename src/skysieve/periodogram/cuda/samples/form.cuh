@@ -1,12 +1,13 @@
-// What form samples have: numbers of float64, or with HALVES pairs of halves (sinusoid/powers_half.cuh),
-// whose window is another.
+// The format of samples: float64 numbers, or with HALVES pairs of half-precision numbers
+// (sinusoid/powers_half.cuh), for which the interpolation window is another.
 #pragma once
 #ifdef HALVES
 #include "sinusoid/powers_half.cuh"
 #define SHAPE 19  // coefficients of the window's shape in time
 #endif
 
-// What strengths are multiplied by: one over the interpolation's shape in time, of which halves have a polynomial in the square.
+// Factor of the strengths: one over the shape of the interpolation window in time. With HALVES, the shape is a
+// polynomial in the square of the place.
 __device__ __forceinline__ double strength_at(double place, const double* c, double beta, double scale) {
 #ifdef HALVES
   const double u = place * place * (1 / (102.4 * 102.4));
@@ -20,8 +21,9 @@ __device__ __forceinline__ double strength_at(double place, const double* c, dou
 #endif
 }
 
-// What samples are stored as, from `first` on, lane g's g-th and every sixteenth. Of halves lanes of equal t hold octets, and of
-// neighbours the even one stores the real parts of both. Integers of 2^-22 become numbers of float32 faster than doubles do.
+// Storage of samples from `first` on, of which lane g has the g-th and every sixteenth after it. With HALVES, lanes
+// of equal t have octets, and the even one of two neighbours stores the real parts of both. Integers of 2^-22 are
+// converted to float32 faster than doubles are.
 #ifdef HALVES
 __device__ __forceinline__ uint2* place_of(double2* out, long long first, int g) {
   return (uint2*)out + first + 4 * (g & 1) + (g >> 1);

@@ -1,11 +1,11 @@
-"""The window that sums of float32 are interpolated by, from samples that are pairs of halves (pure NumPy).
+"""The window that interpolates float32 sums from samples that are pairs of half-precision numbers (pure NumPy).
 
-A sum over points is limited to times ``|t| <= 0.4`` of a circle, samples one circle's inverse apart.  Strengths are
-divided by the window's shape in time beforehand.  Where that shape is steep, as the Kaiser-Bessel window's (447 times
+The points of a sum have times ``|t| <= 0.4`` of a circle; samples are the inverse of one circle apart.  Strengths are
+divided by the window's shape in time beforehand.  If that shape is steep, as for the Kaiser-Bessel window (447 times
 higher in the middle than at the edges), samples are far larger than the sums, and so are their rounding errors: 41
-times.  This window is a Kaiser-Bessel one times a polynomial, found by least squares: zero beyond 0.6, one within 0.4,
-the latter at 1e-8 of the weight.  Errors of samples become 1.3 times as large, and of a point at the edge 1.2e-7 is
-left (2e-8 on the average over the times).
+times.  This window is a Kaiser-Bessel window times a polynomial.  The polynomial is found by least squares, so that the
+shape is zero beyond 0.6 and one within 0.4; the latter has 1e-8 of the weight.  Errors of samples become 1.3 times as
+large, and the error of a point at the edge is 1.2e-7 (2e-8 on average over the times).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAMPLE_UNIT, TAP_UNIT, TWICE = 2.0**-6, 2.0**-2, 2.0**7
 """Units of samples and of coefficients at f: few lower halves are denormal numbers.  At 2f coefficients are larger:
 half these sums are needed in units of squares of sums."""
 HALVES = (1 / (float(np.i0(BETA)) * TAP_UNIT), TWICE, *SHAPE)
-"""Inverse of the window's unit, what it is multiplied by at 2f, and the polynomial."""
+"""Inverse of the window's unit, its factor at 2f, and the coefficients of the polynomial."""
 TERMS = 19
 """Coefficients of the shape in time: ``SHAPE`` of ``samples/form.cuh``."""
 
@@ -36,7 +36,7 @@ def window(d: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def transform(t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Its Fourier transform at times ``t``, in circles."""
+    """The window's Fourier transform at times ``t``, in circles."""
     d, weight = np.polynomial.legendre.leggauss(240)
     found: NDArray[np.float64] = np.cos(np.pi * HALVES_REACH * np.outer(t, d)) @ (weight * window(d)) * HALVES_REACH / 2
     return found

@@ -46,7 +46,7 @@ class SampleLayout:
     reach: int = REACH
     """Samples that an interpolated value is made of."""
     halves: bool = False
-    """Is each sample stored as a pair of half-precision numbers?  (``cuda.samples.half_window``)"""
+    """Whether each sample is a pair of half-precision numbers (``cuda.samples.half_window``)."""
 
     @property
     def sample_bytes(self) -> int:
@@ -113,7 +113,7 @@ def sampler(modes: int) -> Kernel:
 
 @lru_cache(maxsize=8)
 def comb_tables(combs: int, kernel: Kernel) -> dict[str, NDArray[Any]]:
-    """What ``bands_comb`` and ``chi2_samples`` read of each comb: constants of two stages, fold, deconvolution."""
+    """Tables of each comb for ``bands_comb`` and ``chi2_samples``: constants of two stages, fold, deconvolution."""
     fraction = np.arange(combs) / combs
     shift = fraction - kernel.modes // 2
     second = np.stack([shift_constants((b + shift) / 16) for b in range(16)], axis=-1)  # [8, comb, 16]

@@ -1,8 +1,8 @@
 // Loads of a comb's tables and of streamed weights.
 //
-// With RELOAD, table constants are read anew for each channel, because registers are short: an offset that is
-// always 0, unknown to the compiler, keeps it from holding them. The streamed weights then go past the
-// first-level cache, which holds the tables.
+// With RELOAD, table constants are read again for each channel, because there are too few registers to hold
+// them. Their address contains an offset that is always 0; the compiler does not know this and therefore cannot
+// keep the constants. The streamed weights then bypass the first-level cache, which holds the tables.
 #pragma once
 
 #if ON_DEVICE && defined(RELOAD)

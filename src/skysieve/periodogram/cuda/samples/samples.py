@@ -62,7 +62,7 @@ def small_arrays(cut: Cut, i: int) -> dict[str, Any]:
 
 
 def sampler_kernels(package: str, layout: SampleLayout) -> tuple[Any, ...]:
-    """What a runtime is asked for; other numbers of terms than those tested with are compiled as well."""
+    """Arguments of `Runtime.module` for samples; numbers of terms that are not tested are compiled as well."""
     defines = {"TERMS": layout.terms, "MODES": layout.modes, "REACH": layout.reach}
     if layout.halves:
         defines["HALVES"] = 1
@@ -108,7 +108,7 @@ class Sampler:
             with lane:
                 kernel = sampler(self._layout.modes)
                 taps = kernel.coefficients()
-                if self._layout.halves:  # how strengths are divided follows the spreading polynomials
+                if self._layout.halves:  # the divisors of strengths follow the spreading polynomials
                     taps = np.concatenate([taps.ravel(), shape_in_time()])
                 made = comb_tables(1, kernel) | {"taps": np.ascontiguousarray(taps)}
                 self._tables = {name: Place.of(self.runtime.xp.asarray(a)) for name, a in made.items()}
@@ -140,7 +140,7 @@ class Sampler:
         }
 
     def groups(self, chunk: DeviceChunk, stream: Any, i: int, buffer: int, fit: SampleLayout) -> Iterator[Sampled]:
-        """Launch what makes the samples of part ``i``, a group of objects after the other, for the caller to use.
+        """Launch the kernel that makes the samples of part ``i``; yield one group of objects after another.
 
         ``buffer``: the number of the samples' buffer.
         """
@@ -179,7 +179,7 @@ class Sampler:
         self, lane: Lane, stream: Any, fit: SampleLayout, cut: Cut, made: Sampled, found: dict[str, Any],
         grids: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """The coefficients that ``chi2_powers`` interpolates with: of each grid of the group, or of the one of all."""
+        """The coefficients that ``chi2_powers`` interpolates with, of each grid of the group or of the shared grid."""
         steps, stride, harmonics = int(fit.matrix_steps.sum()), grids["grid_stride"], 2 * fit.terms
         most = max(g.stop - g.first for g in cut.groups) if stride else 1
         known = {

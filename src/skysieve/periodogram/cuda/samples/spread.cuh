@@ -1,9 +1,9 @@
-// What spreading needs: how far a point turns, which of its weights belong to a strip of cells, shared memory
-// by its address.
+// Parts of the spreading of points on cells: phases of points, the weights that belong to a strip of cells, and
+// accesses to shared memory by address.
 #pragma once
 
-// Polynomials in r^2 of sin(2 pi r) / r and cos(2 pi r) for |r| <= 1/8, from Chebyshev interpolation: errors of 5e-11 where powers are
-// float32, otherwise of 3e-16.
+// sin(2 pi r) / r and cos(2 pi r) for |r| <= 1/8 as polynomials in r^2, from Chebyshev interpolation: errors of
+// 5e-11 if powers are float32, otherwise of 3e-16.
 #if MODES > 192
 #define SINE(z)                                                                                                \
   fma(fma(fma(fma(41.472832732378684, z, -76.6978665617806), z, 81.60520471533377), z, -41.34170215341525), z, \
@@ -23,7 +23,8 @@
           z, -19.73920880217842),                                                                                      \
       z, 1.0)
 #endif
-// exp(2 pi i f t) in fewer instructions than sincospi takes: quarters of a turn are the low bits of a sum, and nothing is infinite.
+// exp(2 pi i f t) in fewer instructions than sincospi takes: the low bits of a sum give the quarter of a turn, and
+// infinities are not handled.
 __device__ __forceinline__ double2 turned_by(Frequency f, double t) {
   const double a = f.f * t, magic = 0x1.8p52, k = fma(a, 4.0, magic);
   const double r = fma(k - magic, -0.25, a) + fma(f.rest, t, fma(f.f, t, -a)), z = r * r, s = SINE(z) * r,
@@ -34,8 +35,8 @@ __device__ __forceinline__ double2 turned_by(Frequency f, double t) {
                       __hiloint2double(__double2hiint(y) ^ (q & 2) << 30, __double2loint(y)));
 }
 
-// Weights lie above 0; those of cells of the next strip are stored with a minus. What is not of the wanted sign becomes next to 0 (a
-// multiple of 5e-324): the low halves stay as they are.
+// Weights are positive; those of cells of the next strip are stored with a minus sign. A weight whose sign is not
+// the wanted one becomes almost 0 (a multiple of 5e-324), because its low half is kept.
 __device__ __forceinline__ int above(int high, int flip) {
 #if ON_DEVICE
   return __viaddmax_s32_relu(high, flip, 0);
@@ -50,7 +51,7 @@ __device__ __forceinline__ double2 some_of(double2 w, int flip) {
 #define THIS 0
 #define NEXT ((int)0x80000000u)
 
-// Numbers in shared memory by their address, which the compiler would look up again and again.
+// Accesses to shared memory by address, which the compiler would otherwise compute again and again.
 #if ON_DEVICE
 typedef unsigned Address;
 __device__ __forceinline__ Address address_of(const double* p) { return (unsigned)__cvta_generic_to_shared(p); }

@@ -1,7 +1,7 @@
-"""Where the samples of a series fit lie, on the grid and in memory, and which objects go together (pure NumPy).
+"""Places of the samples of a series fit, on the grid and in memory, and groups of objects (pure NumPy).
 
 A harmonic ``h`` needs samples from ``h f0`` to ``h (f0 + nf df)``.  The low harmonics of a narrow band of frequencies
-have stretches of their own; from the first one on that reaches the next, all lie in one stretch.
+have stretches of their own.  From the first harmonic whose stretch reaches the next one, all share a stretch.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from .layout import SampleLayout
 
 SAMPLE_WARPS = 2
-"""Warps of a block of ``chi2_samples``, each for itself: as in ``fourier/grid.cu``."""
+"""Warps of a block of ``chi2_samples``, which work independently: as in ``fourier/grid.cu``."""
 GROUP_BYTES = 256 << 20
-"""Samples of objects taken together, unless those of a single one are more."""
+"""Most bytes of the samples of a group of objects, unless a single object has more."""
 
 
 @dataclass(frozen=True)
 class Stretches:
     """The stretches of each grid.
 
-    ``lead`` and ``at`` are the first sample and the place of every harmonic's, ``[grid, harmonic]``; ``bands`` counts
-    bands of ``modes`` samples, of w and of w y, ``[grid, 2]``.
+    ``lead`` is the first sample of every harmonic's stretch, and ``at`` the place of the stretch in memory,
+    ``[grid, harmonic]``.  ``bands`` are the numbers of bands of ``modes`` samples, of w and of w y, ``[grid, 2]``.
     """
 
     lead: NDArray[np.float64]
@@ -53,9 +53,9 @@ def stretches(
 
 @lru_cache(maxsize=16)
 def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> tuple[Stretches, int, int]:
-    """As `stretches`, of one grid, for which NumPy would take five times as long; and its numbers of bands.
+    """As `stretches`, for one grid; also return its numbers of bands.  NumPy would take five times as long.
 
-    Memory and launches of a chunk both ask for it.
+    The result is needed twice for a chunk: for its memory and for its launches.
     """
     margin, pair = _margin(layout), 2 * layout.modes
     first, last_row = f0 / (layout.combs * df), -(-nf // layout.span) * layout.rows - 1
@@ -81,7 +81,7 @@ def _of_one(layout: SampleLayout, f0: float, df: float, nf: int) -> tuple[Stretc
 
 
 def _margin(layout: SampleLayout) -> int:
-    """Samples before a harmonic's first frequency: half the reach, and what rounding may move."""
+    """Samples before a harmonic's first frequency: half the reach, and a margin for rounding."""
     return layout.reach // 2 + 4
 
 
@@ -124,7 +124,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Cut:
-    """A part's objects in groups; where each has its samples; (place in the order, block) where grids differ."""
+    """The groups of a part's objects.
+
+    ``place`` says where the samples of each object are.  The tasks are (place in the order, block) of every block if
+    grids differ, otherwise None.
+    """
 
     found: Stretches
     groups: list[Group]
@@ -151,7 +155,7 @@ def cut(
 ) -> Cut:
     """Groups of a part's objects; the grids are theirs in order, or the one that they share.
 
-    ``turns``: of a block of the kernel of powers, chosen to fill the GPU where they are not given.
+    ``turns``: the turns of a block of the kernel of powers, chosen to fill the GPU by default.
     """
     if shared and turns is not None:
         one = _of_one(layout, float(f0[0]), float(df[0]), int(nf[0]))
@@ -181,7 +185,7 @@ def cut(
 
 
 def _sample_blocks(of_w: Any, of_both: Any) -> Any:
-    """Blocks of ``chi2_samples`` for so many bands of w and of w y."""
+    """Number of blocks of ``chi2_samples`` for given numbers of bands of w and of w y."""
     twos = -(-of_both // 2)  # warps of two bands, w and w y; the others do four bands of w
     rest = of_w - 2 * twos
     return -(-(twos + -(-(rest * (rest > 0)) // 4)) // SAMPLE_WARPS)

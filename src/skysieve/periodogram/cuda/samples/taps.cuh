@@ -1,8 +1,9 @@
-// What coefficients of interpolation are made of: the window's shape, where a harmonic's frequencies begin
-// among the samples.
+// Parts of the interpolation coefficients: the window's shape, and the place among the samples where the
+// frequencies of a harmonic begin.
 #pragma once
 
-// I0(beta sqrt(q)) = sum (beta^2 q / 4)^k / k!^2: all terms above 0; enough for arguments up to 36.
+// I0(beta sqrt(q)) = sum (beta^2 q / 4)^k / k!^2: all terms are positive; there are enough of them for arguments up
+// to 36.
 __device__ __forceinline__ double bessel(double beta, double q) {
   const double z = 0.25 * beta * beta * q;
   double s = 1;
@@ -11,7 +12,7 @@ __device__ __forceinline__ double bessel(double beta, double q) {
   return s;
 }
 
-// Where h f0 lies among samples `spacing` df from each other: behind the n-th of them, by `at` of that distance.
+// Position of h f0 among samples that are `spacing` df apart: a fraction `at` of this distance after the n-th.
 struct Origin {
   double n, at;
 };

@@ -1,8 +1,9 @@
-// Float64 matrix instructions, and copies to shared memory that are under way while others are worked on.
+// Float64 matrix instructions, and asynchronous copies to shared memory.
 #pragma once
 
-// c += a b by a warp, a 16 x 4 and b 4 x 8: lane (g, t) = (lane / 4, lane % 4) has a at rows g and g + 8, column t; b at row t, column
-// g; c at rows g and g + 8, columns 2 t and 2 t + 1. Two rows of a may be real and imaginary parts.
+// c += a b by a warp, with a 16 x 4 and b 4 x 8. Lane (g, t) = (lane / 4, lane % 4) has a at rows g and g + 8,
+// column t; b at row t, column g; c at rows g and g + 8, columns 2 t and 2 t + 1. The two rows of a may be real and
+// imaginary parts.
 struct Tile {
   double re0, re1, im0, im1;
 };  // row g, row g + 8
@@ -22,7 +23,7 @@ __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) {
       : "d"(s.y), "d"(b));
 }
 #else
-// Not in line: the loops around it are unrolled, and 300 of it take the compiler a minute.
+// Not inlined: the loops around it are unrolled, and 300 copies of it take the compiler a minute.
 __device__ __noinline__ Tile product(Tile c, double2 s, double b) {
   const int lane = threadIdx.x & 31, t = lane & 3;
 #pragma unroll
@@ -39,7 +40,8 @@ __device__ __noinline__ Tile product(Tile c, double2 s, double b) {
 __device__ __forceinline__ void multiply(Tile& c, double2 s, double b) { c = product(c, s, b); }
 #endif
 
-// A copy of 16 bytes to shared memory, under way until fetched(): for the lane that asked, others wait for it.
+// Starts a copy of 16 bytes to shared memory, which fetched() completes for the lane that started it; other lanes
+// wait for that lane.
 __device__ __forceinline__ void fetch(double2* to, const double2* from) {
 #if HAS_ASYNC_COPIES
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from)
@@ -54,8 +56,8 @@ __device__ __forceinline__ void fetched() {
 #endif
 }
 
-// Longer ones, by the copy engine where there is one. `done` counts the bytes that have come; a block waits for the n-th filling of a
-// buffer by the parity of n.
+// Starts a longer copy, by the copy engine if there is one. `done` counts the bytes that have arrived; a block
+// waits for the n-th filling of a buffer by the parity of n.
 #if HAS_COPY_ENGINE
 #define ENGINE 1
 __device__ __forceinline__ unsigned shared_at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }

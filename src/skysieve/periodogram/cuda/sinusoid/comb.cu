@@ -1,27 +1,30 @@
-// Banded comb NUFFT, fused from prepared light curves to normalised powers and peak candidates.
+// Banded comb NUFFT for one sinusoid, fused from prepared light curves to normalised powers and peak
+// candidates.
 //
-// Frequencies of an object: f0 + (band * MP + P q + r) df, MP = modes * P; comb r = 0..P-1 has spacing P df,
-// which lets the series fill the circle of a 256-point FFT. FOLD: the cells of f wind round so many circles,
-// for time spans that would otherwise leave too few combs.
+// Frequencies of an object: f0 + (band * MP + P q + r) df, where MP = modes * P. Comb r = 0..P-1 has spacing P
+// df, with which the series fills the circle of a 256-point FFT. FOLD: number of circles round which the cells
+// at f wind, for time spans that would otherwise leave too few combs.
 //
-// Layout: one block (4 warps) = one object, two neighbouring bands, S of the P combs. Half a warp (lanes of one
-// parity) does one 256-point FFT as 16 x 16, 16 elements a thread; the two half warps of a warp read the same
-// cells. Strengths (w and w y at f, w at 2f) are spread once for all combs (sinusoid/strips.cuh): the comb's
-// offset is a shift of the DFT's output index, absorbed in its twiddles. A power depends only on its object
-// and on the tables of its comb, not on how combs are divided among blocks or objects among launches.
+// Layout: one block (4 warps) computes S of the P combs of two neighbouring bands of one object. Half a warp
+// (the lanes of one parity) does one 256-point FFT as 16 x 16, with 16 elements a thread; the two half warps of
+// a warp read the same cells. Strengths (w and w y at f, w at 2f) are spread once for all combs
+// (sinusoid/strips.cuh): the offset of a comb is a shift of the DFT's output index, which its twiddle factors
+// absorb. A power depends only on its object and on the tables of its comb, not on how combs are divided among
+// blocks or objects among launches.
 //
 // Peaks are found in one of three ways. Flat (P = GROUP): all combs are staged at once, so that a block holds
-// the powers of neighbouring frequencies; its first and last power go to the blocks beside it through device
-// memory. COLUMNS: combs are staged 8 at a time, and a thread follows the powers of its columns from comb to
-// comb. RUNS (where no power is written): half a warp does neighbouring combs one after another, and every
-// lane compares its own powers, without a barrier. The last two exist in float32 only; they compute two combs
-// more than they own, so that every power has its neighbours, and ls_spread spreads their long series.
+// the powers of neighbouring frequencies. It passes its first and last power to the neighbouring blocks through
+// device memory. COLUMNS: combs are staged 8 at a time, and a thread follows the powers of its columns from
+// comb to comb. RUNS (if no power is written): half a warp does neighbouring combs one after another, and every
+// lane compares its own powers, without a barrier. COLUMNS and RUNS exist in float32 only. Their blocks compute
+// two more combs than they own, so that every power has its neighbours, and ls_spread spreads their long
+// series.
 //
-// Operations for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power:
-// 122 in float64; 192 FMA for a point and pair of bands. Bytes of device memory: the inputs once (64-130 B a
-// point and band pair, from the second-level cache), the powers once. Limit: latency at 168 to 255 registers
-// a thread, 8 to 12 warps a multiprocessor; in float64 (flat) the FFTs are 60% of the time, spreading 15%,
-// strengths 8%, peaks 9%.
+// Cost for one frequency: 3 channels x 384 FMA x 16 / modes, and about 30 for folding and the power: 122 in
+// float64. Spreading takes 192 FMA for a point and pair of bands. Device memory: the inputs are read once
+// (64-130 bytes for a point and pair of bands, from the second-level cache), the powers written once.
+// Limit: latency at 168 to 255 registers a thread, 8 to 12 warps on a multiprocessor. In float64 (flat) the
+// FFTs take 60% of the time, spreading 15%, strengths 8%, peaks 9%.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=3 -DSPLIT -DRELOAD -DDERIVE=2 -DROLLED
@@ -56,18 +59,18 @@
 #define DERIVE 0  // constants of a DFT: 0 all loaded, 1 half, 2 one
 #endif
 #ifndef FOLD
-#define FOLD 1  // circles that the cells of f may wind round; 2f winds round twice as many
+#define FOLD 1  // circles round which the cells at f wind; at 2f twice as many
 #endif
 #define ND 13  // outputs a thread: at most 208 modes of 256
 #define NW 4
 #ifndef GROUP
-#define GROUP 8  // combs staged together: 8, or 4 where no more fit
+#define GROUP 8  // combs staged together: 8, or 4 if no more fit
 #endif
 #define LG (GROUP == 8 ? 3 : 2)
 #define THREADS (32 * NW)
 #define CELLS (1024 * FOLD)  // of one band: w 256, wy 256, w at 2f 512, each times FOLD
-// A half warp's exchange area. Lanes 2 a and 2 a + 1 are the two halves' a-th: the odd part of the stride keeps them, and their
-// neighbours, on different banks whether elements have 16 bytes or 8.
+// Size of a half warp's exchange area. Lanes 2 a and 2 a + 1 are thread a of the two half warps: the odd part of
+// the stride puts them, and their neighbours, on different banks, whether elements have 16 bytes or 8.
 #define PAD (16 * 17 + (sizeof(Exchange) == 16 ? 4 : 8))
 #ifdef SPLIT  // exchange real parts, then imaginary parts: half the space
 #define EXCHANGE (NW * PAD)
@@ -108,8 +111,9 @@ typedef C Exchange;
 #endif
 #include "sinusoid/strips.cuh"
 
-// Staged powers: four combs make a plane, a column its row of 4 values; one value of padding every 4 columns puts the 16 that a
-// half warp stores on different banks. The last plane of the flat form lies over the cells, which nobody needs by then.
+// Staged powers: four combs make a plane, and a column of a plane has 4 values. One value of padding after every 4
+// columns puts the 16 values that a half warp stores on different banks. The last plane of the flat form overlaps
+// the cells, which are no longer needed then.
 struct Stage {
   T* first;
   T* last;
@@ -121,9 +125,10 @@ struct Stage {
 };
 #define PLANE(columns) (17 * (((columns) + 3) / 4))
 
-// Powers of one comb of the band whose cells begin at g0, for half a warp: thread a of 16 gets outputs a + 16 d. The other half
-// does another comb of the same cells: a pair of lanes that read one address costs half as much (measured; lanes 2 or 1 apart
-// only). odd: are some suspicious; of a run, which (bit d).
+// Half a warp computes the powers of one comb of the band whose cells begin at g0; thread a of 16 gets outputs a +
+// 16 d. The other half warp does another comb from the same cells: if pairs of lanes read one address, the load
+// costs half as much (measured; only for lanes 2 or 1 apart). odd: whether some powers are suspicious; with RUNS, a
+// mask of the suspicious ones (bit d).
 #ifdef RUNS
 typedef unsigned Odd;
 #else
@@ -186,7 +191,7 @@ __device__ __forceinline__ void comb_powers(const Comb& A, const C* g0, Exchange
         const T cc = fma(-c, c, (T)0.5 + p[d]), ss = fma(-z, z, (T)0.5 - p[d]), cs = fma(-c, z, q2[d]);
         const T det = fma(cc, ss, -cs * cs);
         const bool sound = det > guard;
-        const T r = sound ? k * k * reciprocal(det) : missing();  // suspicious: done exactly later
+        const T r = sound ? k * k * reciprocal(det) : missing();  // suspicious powers are computed exactly later
         const bool again = !sound && (d < ND - 1 || a + 16 * d < A.modes);
 #ifdef RUNS
         odd |= again ? 1u << d : 0u;
@@ -265,11 +270,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   const T guard = guard_of(A.guard, n);
 
 #ifdef RUNS
-  // A half warp's run of combs, and one more on either side of those it searches: combs s0 .. s1 + 1 for peaks at s0 + 1 .. s1.
-  // Powers are compared by their keys; those of the last two combs are kept in shared memory, for the few that may be peaks.
+  // A half warp computes the run of combs that it searches and one more on either side: combs s0 .. s1 + 1 for
+  // peaks at s0 + 1 .. s1. Powers are compared by their keys. The powers of the last two combs are kept in shared
+  // memory, for the few of them that may be peaks.
   const int each = (send + NW - 1) / NW, s0 = (warp & ~1 | h) * each, s1 = min(s0 + each, send);
   T* ring = staged + warp * (2 * 2 * 16 * ND) + lane;  // this lane's powers of the last two combs, [2][ND][32]
-  const int k0 = base + ((warp & 1) * modes + a) * P + r0 + s0;  // number of output a's frequency at comb s0
+  const int k0 = base + ((warp & 1) * modes + a) * P + r0 + s0;  // index of the frequency of output a at comb s0
   // Columns that are multiples of `stride` (it divides 16) have peaks two exclusion lengths apart.
   const int least = 1 + (int)((2ll * min(A.info[o].exclusion, 100000000) + each) / P);
   const int stride = least <= 2 ? 2 : least <= 4 ? 4 : least <= 8 ? 8 : 33;
@@ -311,7 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       rising = z >= y && s ? rising | bit : s ? rising & ~bit : rising;
       now[32 * d] = p[d];
     }
-    if ((s & 7) == 7) {  // of a column, the higher of the two runs; half of the outputs a lane
+    if ((s & 7) == 7) {  // the higher of a column's two runs; a lane does half of the outputs
       unsigned q[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) q[i] = max(best[i], __shfl_xor_sync(FULL, best[i], 1));
@@ -326,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   const Stage stage = {staged, staged + PLANE(columns)};
   T* kept = staged + 2 * PLANE(columns);  // of each column: the last power and the one before it, between groups
   for (int i = tid; i < 2 * columns; i += THREADS) kept[i] = missing();
-  const int combs = send + 2;  // one comb more on either side of those it searches: peaks at combs 1 .. send
+  const int combs = send + 2;  // the combs that it searches (1 .. send) and one more on either side
 #else
   const Stage stage = {staged, (T*)grid};
   const int combs = send;
@@ -334,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
   for (int done = 0; done < combs; done += GROUP) {
     const int count = min(GROUP, combs - done);
     bool odd = false;
-    const unsigned known = floor_now(A.peaks, o);  // asked for early: the answer takes as long as a transform's stage
+    const unsigned known = floor_now(A.peaks, o);  // loaded early: this takes as long as a stage of a transform
 #pragma unroll 1
     for (int pass = 0; pass < count;
          pass += NW) {  // two warps do the bands of combs pass and pass + 1, two those of the next
@@ -342,14 +348,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
       T p[ND];
       comb_powers(A, g0, ex, min(r0 + done + g, P + 1), a, guard, p, odd);
 #ifndef COLUMNS
-      if (pass + NW >= count) __syncthreads();  // the last combs: their powers go where the cells were
+      if (pass + NW >= count) __syncthreads();  // powers of the last combs overwrite the cells
 #endif
       T* const to = &stage((warp & 1) * modes + a, g);  // 16 columns further on: 68 values
 #pragma unroll
       for (int d = 0; d < ND; d++)
         if (a + 16 * d < modes && g < count) to[68 * d] = p[d];
     }
-    if (__syncthreads_or(odd)) {  // take the suspicious ones again
+    if (__syncthreads_or(odd)) {  // compute the suspicious powers again
       const int first = base + r0 + done;
       auto index = [&](int i) { return first + (i >> LG) * P + (i & (GROUP - 1)); };
       mend(
@@ -368,7 +374,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     }
     auto staged_at = [&](int i) { return stage.flat(i); };
     leave_edges(A.peaks.edge + ((size_t)o * A.edges + pair) * 2, total, staged_at);
-    // Thread = four columns. Bits of `found`: not below either neighbour, nor below the floor known when the block began.
+    // A thread tests four columns. Set bits of `found`: the power is neither below a neighbour, nor below the
+    // floor known when the block began.
     const int c0 = 4 * tid, i0 = c0 << LG, least = known ? (int)known : -0x7fffffff, none = -0x7fffffff;
     unsigned found = 0;
     if (i0 < total) {
@@ -389,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
           y = z;
         }
       }
-      if (i0 + 4 * GROUP > total) {  // the end: what lies beyond is no power
+      if (i0 + 4 * GROUP > total) {  // the end: there are no powers beyond it
         const int left = total - i0;
         found = (found & ((1u << left) - 1)) | 1u << (left - 1);
       }
@@ -406,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_comb(const __grid
     }
     unsigned best = 0;
     for (int col = tid; col < columns; col += THREADS) {
-      const int k = base + col * P + r0 + done;  // number of the group's first frequency
+      const int k = base + col * P + r0 + done;  // index of the group's first frequency
       T before = kept[2 * col], held = kept[2 * col + 1];
       unsigned x = key_of(before), y = key_of(held);
 #pragma unroll

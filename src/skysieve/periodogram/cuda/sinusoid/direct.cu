@@ -1,21 +1,27 @@
-// Direct sums. ls_direct: regular grids, by factorised phases; ls_list: any list of frequencies.
+// Direct sums over all points for one sinusoid. ls_direct: regular grids, by factorised phases; ls_list: any
+// list of frequencies.
 //
-// ls_direct: a warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, k1 =
-// 0..15 coarse, k2 = 0..7 fine: exp(i f t) is a product of a coarse table entry and a fine one turned to the
-// warp's first frequency, and four real products give both signs of k1. One block (8 warps) = one object and
-// up to RUN tiles of 8 x 256 frequencies. The entries (24 a point) serve all tiles; a warp makes the phases
-// of its first frequencies itself (a sine and cosine a point) and goes from tile to tile without waiting for
-// others, so that tables, sums and powers of different warps overlap. 12 products (24 operations) a pair of
-// frequencies and point in three channels, on float64 matrix units where the card has them (sm_90),
-// multiply-adds elsewhere. Sums for float32 are doubles too where these units outrun the plain ones' float32.
-// Powers stay in registers; they are staged in shared memory and searched only where one reaches the floor
-// under the best peaks, which the best peaks of all stripes of a block raise. The first tiles of many objects
-// come first, so that floors are known early. Limit (H100): from 16 points on the matrix unit (0.42 ns of the
-// whole GPU for a point and 2048 frequencies, 0.5 measured), beside some 15 ns for 2048 frequencies: powers
-// and phases (60 float64 instructions each, on the same pipe), peaks, and their latencies at two blocks a
-// multiprocessor, which 128 registers a thread allow.
-// ls_list: one thread = one frequency, points in shared memory, a sine and cosine a pair with the phase
-// reduced in float64: limited by the sincos (3e11 pairs/s in float64 on an H100).
+// ls_direct: one warp sums 256 neighbouring frequencies, f = f0 + (first + 124 + k2 +- (8 k1 + 4)) df, with k1
+// = 0..15 (coarse) and k2 = 0..7 (fine). exp(i f t) is the product of an entry of a coarse table and an entry
+// of a fine one that is turned to the warp's first frequency; four real products give both signs of k1. One
+// block (8 warps) computes up to RUN tiles of 8 x 256 frequencies of one object. All tiles share the table
+// entries (24 for each point). A warp computes the phases of its first frequencies itself (a sine and cosine
+// for each point) and goes from tile to tile without waiting for others, so that tables, sums and powers of
+// different warps overlap.
+// Cost: 12 products (24 operations) for each point and pair of frequencies, in three channels, by float64
+// matrix units where the GPU has them (sm_90) and by multiply-adds elsewhere. Sums for float32 are float64 too
+// if the matrix units are faster than plain float32 arithmetic.
+// Peaks: powers stay in registers. They are staged in shared memory and searched only if one of them reaches
+// the floor under the best peaks, which the best peaks of all stripes of a block raise. The first tiles of many
+// objects are computed first, so that floors are known early.
+// Limit (H100): from 16 points on, the matrix unit (0.42 ns of the whole GPU for a point and 2048 frequencies,
+// 0.5 measured). About 15 ns for 2048 frequencies are added by powers and phases (60 float64 instructions each,
+// on the same pipe), peaks, and their latencies at two blocks on a multiprocessor, as many as 128 registers a
+// thread allow.
+//
+// ls_list: one thread for each frequency, with the points in shared memory, and a sine and cosine for each pair
+// of point and frequency, with the phase reduced in float64. Limit: the sincos (3e11 pairs/s in float64 on an
+// H100).
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -28,7 +34,7 @@
 
 #define SPAN 2048
 #define STRIPE 256  // frequencies of a warp's sums
-#define POINTS 40   // of one filling of the tables
+#define POINTS 40   // points for which the tables are filled at a time
 #define ROW 42      // pairs of a point, and room: lanes 4 g + q read rows q at g without conflicts
 #define SIN 8       // coarse ones k1 and k1 + 8: cosines, from here sines, from there those of twice the phase
 #define COS2 16
@@ -36,7 +42,7 @@
 #define FINE 32
 #define ROOM 136   // of a warp: phase of its first frequency and strengths of each point, then staged powers
 #define RUN 4      // most tiles of a block
-#define WAVES 3    // blocks for each place on the GPU that more tiles a block must leave
+#define WAVES 3    // least number of blocks for each resident block that must remain if blocks do more tiles
 #define GROUP 256  // objects whose first tiles come first
 #define FAST_DOUBLE (FAST_DOUBLE_MATRICES && HAS_TALL_DOUBLE_MATRICES)
 template <bool DOUBLE>
@@ -73,7 +79,7 @@ struct Direct {
   Peaks peaks;
   Guard guard;
   int blocks, grid_stride, norm, scaled, fit_mean, edges,
-      each;  // each: tiles of a block; 0: as many as leave blocks enough
+      each;  // each: tiles of a block; 0: as many as leave enough blocks
 };
 
 __device__ __forceinline__ CW mkw(W x, W y) {
@@ -90,7 +96,7 @@ __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double
         : "d"(a0), "d"(a1), "d"(b));
 #endif
 }
-// 2 x 2 products of the plain branch, in the places where the matrix unit leaves them
+// 2 x 2 products without matrix units, placed in registers as the matrix unit does.
 __device__ __forceinline__ void tile(W (&c)[4], W a0, W a1, W b0, W b1) {
   c[0] = fma(a0, b0, c[0]);
   c[1] = fma(a0, b1, c[1]);
@@ -104,7 +110,8 @@ __device__ __forceinline__ CW circle(double x) {
   return mkw(c, s);
 }
 
-// The power from the sums: of w at 2f (halved), of w and of w y at f. False where it is suspicious. R: what the sums are in.
+// The power from the sums of w at 2f (halved), of w at f and of w y at f. Returns false if it is suspicious. R:
+// type of the sums.
 template <typename R>
 __device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R guard, T& p) {
   const R cc = fma(-c, c, (R)0.5 + c2), ss = fma(-s, s, (R)0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
@@ -112,7 +119,7 @@ __device__ __forceinline__ bool power_from(R c2, R s2, R c, R s, R yc, R ys, R g
   return det > guard;
 }
 
-// Exact powers for the numbers in `list`, by one warp.
+// A warp computes exact powers for the frequencies in `list`.
 template <int LANES, typename Power>
 __device__ __forceinline__ void mend_stripe(int count, const unsigned char* list, const double* t, const double2* wv,
                                             int n, double f0, double df, long long base, bool mean,
@@ -126,7 +133,8 @@ __device__ __forceinline__ void mend_stripe(int count, const unsigned char* list
   }
 }
 
-// Tiles of a block, up to RUN: more share the tables and the start, where enough blocks are left to fill the GPU some times over.
+// Number of tiles of a block, up to RUN. More tiles share the tables and the start of a block; but enough blocks
+// must remain to fill the GPU several times.
 __device__ __forceinline__ int tiles_each(int tiles) {
 #if ON_DEVICE
   int places;
@@ -146,8 +154,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   __shared__ double when[POINTS];
   __shared__ T ends[RUN * 8 * 4];  // of each stripe: first two and last two powers
   __shared__ unsigned char doubtful[8 * STRIPE];
-  __shared__ unsigned highest[RUN * 8], finished;  // of each stripe: its best peak's key; how many stripes are done
-  __shared__ bool cold;                            // nothing was known of the object's peaks when the block began
+  __shared__ unsigned highest[RUN * 8], finished;  // for each stripe the key of its best peak; number of stripes done
+  __shared__ bool cold;                            // whether the object had no floor when the block began
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q = lane & 3;
   int first, tiles = 1, o;
   if (A.tasks) {
@@ -219,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
   for (int r = 0; r < tiles; r++) {
     const long long base = (long long)(first + r) * SPAN + warp * STRIPE;
     const int total = (int)max(0ll, min((long long)STRIPE, nf - base));
-    const unsigned seen = floor_now(A.peaks, o);  // long before it is needed
+    const unsigned seen = floor_now(A.peaks, o);  // loaded long before it is needed
     W acc[12][4];
 #pragma unroll
     for (int i = 0; i < 12; i++)
@@ -387,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
     if (A.power)
       for (int i = lane; i < total; i += 32)
         A.power[A.start[o] + base + i] = A.scaled ? normalise(staged(i), A.info[o].scale, A.norm) : staged(i);
-    if (hot) {  // the first and last of a stripe are looked at in the end
+    if (hot) {  // the first and last power of a stripe are tested at the end
       const int reach = STRIPE - 2 * min(info.exclusion, STRIPE);
 #pragma unroll
       for (int j = 0; j < 8; j++) {
@@ -415,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) ls_direct(const Direct A) {
         const int k = number(__ffs(keep) - 1);
         emit(A.peaks, o, base + k, staged(k - 1), staged(k), staged(k + 1));
       }
-    else if (hot) {  // no floor from so few: one from this stripe alone
+    else if (hot) {  // too few stripes for a floor: one from this stripe alone
       const int i0 = 8 * lane;
       unsigned found = 0;
       int x = lane ? high_at(&staged(i0 - 1)) : none, y = high_at(&staged(i0));

@@ -1,26 +1,27 @@
-// Powers on grids much finer than 1/T: coarse transforms, and every frequency interpolated from them by
-// matrix products.
+// Powers of one sinusoid on grids much finer than 1/T: coarse transforms, from which every frequency is
+// interpolated by matrix products.
 //
-// Bands and combs are those of sinusoid/comb.cu, but of the P >= 64 combs only four are transformed: samples
-// of every sum P/4 frequencies apart, at least four in 1/T at f and two at 2f. Frequency k of a band lies in
-// interval s = k / (P/4) at place r = k % (P/4), and
+// Bands and combs are those of sinusoid/comb.cu, but only four of the P >= 64 combs are transformed. They give
+// samples of every sum P/4 frequencies apart, at least four in 1/T at f and two at 2f. Frequency k of a band
+// lies in interval s = k / (P/4) at place r = k % (P/4), and
 //     sum(k) = sum over taps i of h(r / (P/4) - i) sample(s + i),     8 taps at f (i = -3..4), 12 at 2f (i = -5..6),
-// with a Kaiser-Bessel h whose transform in time the strengths were divided by (ls_weights). The coefficients
-// depend on r alone: 16 places r times 8 intervals is a matrix product of the tensor cores' float64 shape,
-// six of them (three sums, real and imaginary).
+// with a Kaiser-Bessel window h; ls_weights has divided the strengths by its transform in time. The
+// coefficients depend on r alone: 16 places r times 8 intervals is a matrix product of the tensor cores'
+// float64 shape, of which there are six (three sums, real and imaginary).
 //
-// Layout: one block (8 warps) = one object, one band, `tiles` x 8 intervals. It gathers the strengths in
-// cells (or reads those of ls_spread), half a warp does one of the twelve 256-point FFTs (sums times combs),
-// samples go to shared memory, then a warp follows the powers of 8 intervals along r. A thread has rows g and
-// g + 8 and columns 2 q and 2 q + 1 of each product (lane = 4 g + q). Maxima are looked for only where some
-// power reaches the floor under the best peaks; the first and last two powers of each interval are kept in
-// shared memory for tests across intervals, and the block's first and last go to the blocks beside it through
-// device memory.
+// Layout: one block (8 warps) computes `tiles` x 8 intervals of one band of one object. It gathers the
+// strengths in cells (or reads the cells that ls_spread wrote). A half warp does one of the twelve 256-point
+// FFTs (sums times combs), and the samples go to shared memory. Then each warp follows the powers of 8
+// intervals along r. A thread has rows g and g + 8 and columns 2 q and 2 q + 1 of each product (lane = 4 g +
+// q). Maxima are searched only if some power reaches the floor under the best peaks. The first and last two
+// powers of each interval are kept in shared memory for tests across intervals; the first and last power of the
+// block go to the neighbouring blocks through device memory.
 //
-// Operations for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), the
-// transforms divided by P/4. Bytes of device memory: the points' times and weights (288 bytes a point) once
-// for each block, from the second-level cache, and the powers. Limit: latency at 128 registers a thread; for
-// long series the strengths, which every block of an object gathers anew.
+// Cost for one frequency: 56 multiply-adds of the matrix unit and 18 others (ls_comb: 122), plus the transforms
+// divided by P/4. Memory: the points' times and weights (288 bytes a point) once for each block, from the
+// second-level cache, and the powers.
+// Limit: latency at 128 registers a thread; for long series the gathering of strengths, which every block of an
+// object repeats.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -68,8 +69,8 @@ struct Coarse {
 
 #if HAS_TALL_DOUBLE_MATRICES
 #define MATRIX 1
-// c += a b for 16 x 4 by 4 x 8. Lane 4 g + q has rows g and g + 8 of a at column q, row q of b at column g, and of c rows g (two
-// columns: 2 q, 2 q + 1) and g + 8.
+// c += a b for 16 x 4 by 4 x 8. Lane 4 g + q has a at rows g and g + 8, column q; b at row q, column g; c at rows g
+// (two columns: 2 q, 2 q + 1) and g + 8.
 __device__ __forceinline__ void multiply(double (&c)[4], double2 a, double b) {
   asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
       : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
@@ -85,7 +86,7 @@ __device__ __forceinline__ void multiply(double (&c)[4], double2 a, double2 a2, 
 #define MATRIX 0
 #endif
 
-// The power from the sums: of w at 2f (halved), of w and of w y at f. NaN where it is suspicious.
+// The power from the sums of w at 2f (halved), of w at f and of w y at f. NaN if it is suspicious.
 __device__ __forceinline__ T power_from(T c2, T s2, T c, T s, T yc, T ys, T guard) {
   const T cc = fma(-c, c, (T)0.5 + c2), ss = fma(-s, s, (T)0.5 - c2), cs = fma(-c, s, s2), det = fma(cc, ss, -cs * cs);
   const T p = fma(yc, fma(ss, yc, (T)-2 * cs * ys), cc * ys * ys) * reciprocal(det);
@@ -105,7 +106,8 @@ __device__ __forceinline__ int above(const int* cells, int n, int limit) {
   return lo;
 }
 
-// Strengths of a band to cells. Half warp = 16 cells, of 256 at f (w and wy) or of 512 at 2f; points in order of time.
+// Spreads the strengths of a band on cells. Half warp = 16 cells, of 256 at f (w and w y) or of 512 at 2f; points
+// are in order of time.
 __device__ __forceinline__ void gather(const Coarse& A, C* grid, C* strength, int lo, int n, Frequency centre) {
   int* cells1 = (int*)(strength + 3 * CHUNK);
   int* cells2 = cells1 + CHUNK;

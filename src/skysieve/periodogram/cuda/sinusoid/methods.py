@@ -1,4 +1,4 @@
-"""GPU methods of one sinusoid: interpolation from samples, combs, direct sums (what `Method` says of each).
+"""GPU methods for one sinusoid: interpolation from samples, combs, direct sums (see `Method` for the interface).
 
 An object's method follows from its own grid and time span alone, so that its answer does not depend on the others of
 its chunk.  The mathematics of combs is in ``numerics.nufft``.
@@ -74,7 +74,7 @@ TILE = 8
 """Intervals between coarse samples that a warp of ``ls_fine`` follows together."""
 _WARPS = 8
 SHORTEST_RUN = 48
-"""Combs of a block below which its four warps had better share the two further ones."""
+"""Number of combs of a block below which it is better that its four warps share the two further combs."""
 _FOLDING = {1: 1.0, 2: 1.15, 4: 1.5}
 _FURTHER = 1.04
 _SPREADING, _SPREADING_ALONE = 3.0, 8.0
@@ -86,7 +86,8 @@ SAMPLED_MODES = {np.dtype(np.float64): 160, np.dtype(np.float32): 208}
 SAMPLED_REACH = {np.dtype(np.float64): 18, np.dtype(np.float32): HALVES_REACH}
 """Samples of a transform, and those that an interpolated value is made of."""
 _SAMPLING = {160: (6.0, 1.6, 0.51), 208: (6.0, 2.3, 0.56)}
-"""Cost in combs of an object, of two bands, of each frequency between their samples; by the samples of a transform."""
+"""Costs of an object, of two bands, and of each frequency between their samples, in units of one comb; by the number of
+samples of a transform."""
 MATRIX_UNITS = (8, 0)
 """Lowest compute capability with float64 matrix units; they are faster than the plain ones where float64 is fast."""
 
@@ -105,20 +106,20 @@ BESIDE = 4
 """Tiles of a block of direct sums beside larger parts (``RUN`` of ``sinusoid/direct.cu``, at most): fewer blocks
 leave more of the GPU to those."""
 Guard = tuple[float, int]
-"""Determinants CC SS - CS^2 up to the first number, or all of them for so many points, are computed again from exact
-centred sums: the errors of the sums are divided by the determinant.  Without a guard no error passed 8e-10 with 25
-points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpolated from samples 7.2e-10 with 16 and
-more, 1.3e-6 with 18 and more, 8.5e-7 with 28 and more (30 light curves of each length, uniform and nightly times, df*T
-0.1)."""
+"""Powers are computed again from exact centred sums if the determinant CC SS - CS^2 is at most the first number, or the
+number of points at most the second: the errors of the sums are divided by the determinant.  Without a guard no error
+passed 8e-10 with 25 points and more in float64, 1.7e-6 with 33 and more in float32; of sums interpolated from samples
+7.2e-10 with 16 and more, 1.3e-6 with 18 and more, 8.5e-7 with 28 and more (30 light curves of each length, uniform and
+nightly times, df*T 0.1)."""
 
 
 class SinusoidMethod(Method):
-    """What the methods of one sinusoid have in common."""
+    """Base class of the methods for one sinusoid."""
 
     guards: ClassVar[dict[int, Guard]]
     """The guard by the bytes of a power."""
     window: ClassVar[int] = 0
-    """The window that sums are interpolated by between frequencies: 0 none, -1 from samples."""
+    """The window with which sums are interpolated between frequencies: 0 for none, -1 for samples."""
 
     @property
     def circle(self) -> float:
@@ -172,7 +173,7 @@ class DirectSums(SinusoidMethod):
         return np.inf
 
     def cost(self, nf: Any) -> Any:
-        """Never the least: `SinusoidMethods.few` decides for direct sums, by the number of points."""
+        """Infinite: `SinusoidMethods.few` chooses direct sums, by the number of points."""
         return np.inf
 
     def part(self, methods: Methods, objects: Objects) -> MethodPart:
@@ -203,7 +204,7 @@ class DirectSums(SinusoidMethod):
 
 @dataclass(frozen=True)
 class ListSums(DirectSums):
-    """The same for a list of frequencies, whose powers are searched for peaks by kernels of their own."""
+    """As `DirectSums`, for a list of frequencies; separate kernels search the powers for peaks."""
 
     def stretch(self, per_block: int) -> int:
         return 0
@@ -228,7 +229,7 @@ class ListSums(DirectSums):
 
 @dataclass(frozen=True)
 class NufftMethod(SinusoidMethod):
-    """What combs and samples have in common.
+    """Base class of combs and samples.
 
     ``build`` names the kernels, ``combs`` are the combs of a band (or the frequencies from one sample to the next),
     ``fold`` the circles that cells wind round, and ``modes`` the outputs used of a transform.
@@ -241,11 +242,11 @@ class NufftMethod(SinusoidMethod):
     warps: ClassVar[int] = 4
     """Warps that look for peaks in a stretch."""
     good_floors: ClassVar[bool] = False
-    """Does a warp see so many neighbours that few maxima reach its floor?"""
+    """Whether a warp sees so many neighbours that few maxima reach its floor."""
     for_long_series: ClassVar[bool] = False
-    """Do several blocks share the cells of an object, so that long series are spread by a kernel of its own?"""
+    """Whether several blocks share the cells of an object, so that a separate kernel spreads long series."""
     partly: ClassVar[bool] = False
-    """Does it leave out the unwanted frequencies of a band?  (Otherwise bands are computed whole.)"""
+    """Whether it leaves out the unwanted frequencies of a band.  (Otherwise bands are computed whole.)"""
 
     @property
     def kind(self) -> str:
@@ -272,7 +273,7 @@ class NufftMethod(SinusoidMethod):
 
     @property
     def long_alone(self) -> bool:
-        """Is it for series of more than `LONG` points only?"""
+        """Whether it is for series of more than `LONG` points only."""
         return False
 
     def pairs(self, nf: Any) -> Any:
@@ -297,7 +298,7 @@ class NufftMethod(SinusoidMethod):
         pairs = len(objects.order) * stretches if tasks is None else len(tasks)
         per_block = self.per_block(pairs, methods.multiprocessors)
         pruned = pruned_candidates(stretches, self.warps, methods.spec.n_peaks)
-        # elsewhere nearly every maximum may be given
+        # without good floors nearly every maximum may be given
         most = 256 if self.good_floors else smooth_candidates(nf, objects.largest_cycles)
         stretch = self.stretch(per_block)
         return MethodPart(
@@ -352,14 +353,14 @@ class Comb(NufftMethod):
         return _cells_and_exchange(self.fold, itemsize, split) + staged * itemsize
 
     def most_shared_bytes(self, itemsize: int) -> int:
-        """The same, whatever is launched."""
+        """Most dynamic shared memory of a block in any of its launches."""
         return self.shared_bytes(itemsize)
 
     def kernels(self, spec: Spec, writes: bool, per_block: int) -> list[tuple[Any, ...]]:
         return [(PACKAGE, self.file(), self.form(writes, per_block))]
 
     def tables(self, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """What the kernel reads of each comb."""
+        """Tables that the kernel reads for each comb."""
         return make_tables(self.combs, dtype)
 
     def prepare_rows(self, worker: Any, chunk: DeviceChunk, stream: Any) -> None:
@@ -384,7 +385,7 @@ class Comb(NufftMethod):
         }  # fmt: skip
 
     def _comb_of_part(self, chunk: DeviceChunk, i: int) -> dict[str, Any]:
-        """What changes of it from chunk to chunk."""
+        """Arguments that change from chunk to chunk."""
         part = chunk.job.parts[i]
         return {
             "pairs": part.stretches, "members": len(part.order), "blocks": self.blocks(part.per_block),
@@ -392,7 +393,7 @@ class Comb(NufftMethod):
         }  # fmt: skip
 
     def _long_cells(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> Any:
-        """Cells of long series, where blocks share them."""
+        """Launch the spreading of long series whose cells blocks share; return the cells, or None."""
         part, names = chunk.job.parts[i], cs.SPREAD.names or ()
         if not self.for_long_series or not part.long:
             return None
@@ -423,7 +424,7 @@ def _cells_and_exchange(fold: int, itemsize: int, split: bool) -> int:
 
 @dataclass(frozen=True)
 class ColumnComb(Comb):
-    """Many combs of a band, of which a block has some: powers are followed from comb to comb, in float32."""
+    """Many combs of a band, divided among blocks; powers are followed from comb to comb, in float32."""
 
     for_long_series: ClassVar[bool] = True
     good_floors: ClassVar[bool] = False
@@ -526,7 +527,7 @@ class Samples(NufftMethod):
 
     reach: int
     halves: bool
-    """Is each sample stored as a pair of half-precision numbers?  (``cuda.samples.half_window``)"""
+    """Whether each sample is a pair of half-precision numbers (``cuda.samples.half_window``)."""
     rows: ClassVar[str] = "samples"
     window: ClassVar[int] = -1
     guards: ClassVar[dict[int, Guard]] = {8: (0.02, 15), 4: (0.05, 16)}
@@ -550,7 +551,7 @@ class Samples(NufftMethod):
 
     @cached_property
     def taps(self) -> int:
-        """Interpolation coefficients of one grid: pairs."""
+        """Number of pairs of interpolation coefficients of one grid."""
         return self.parts * sum(self.steps) * 32
 
     @cached_property
@@ -599,7 +600,7 @@ class Samples(NufftMethod):
         return [sampler_kernels(PACKAGE, self.layout), self._kernel(spec)]
 
     def _kernel(self, spec: Spec) -> tuple[str, str, str]:
-        """The kernels of powers: what a runtime is asked for."""
+        """Arguments of `Runtime.module` for the kernels of powers."""
         build = ("f64" if spec.dtype == np.float64 else "f32") + ("" if self.combs == 8 else f"s{self.combs}")
         return PACKAGE, "sinusoid/powers_half.cu" if self.halves else "sinusoid/powers.cu", build
 
@@ -610,15 +611,14 @@ class Samples(NufftMethod):
         return made, small_arrays(made, i)
 
     def _taps(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> dict[str, Any]:
-        """Launch the computation of the coefficients that ``ls_powers`` interpolates with: of each grid of the part,
-        or of the one of all.
+        """Launch the computation of the interpolation coefficients of ``ls_powers``, for each grid or the shared one.
 
-        Those of one grid are computed by the launch before the recorded one, in buffers of that launch.  Those of many
-        grids take too much room for each launch to keep its own: recorded launches compute them.
+        The coefficients of a shared grid are computed by the launch before the recorded one, in buffers of that launch.
+        Those of many grids take too much memory for each launch to have its own: recorded launches compute them.
         """
         lane, data, stride, layout = chunk.lane, chunk.data, chunk.stride, self.layout
         n = len(chunk.job.parts[i].order) if stride else 1
-        name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}_{self.combs}"  # of one size: it never moves
+        name = f"own_{i}" if stride else f"{worker.data_buffer}_{i}_{self.combs}"  # of one size: the buffer never moves
 
         def places() -> dict[str, Any]:
             return {
@@ -649,7 +649,7 @@ class Samples(NufftMethod):
         worker.sampler.points(chunk, stream)
 
     def launch(self, worker: Any, chunk: DeviceChunk, i: int, stream: Any) -> None:
-        """Samples, then powers, of a group of the part's objects after the other."""
+        """Launch samples, then powers, for one group of the part's objects after another."""
         taps, module = self._taps(worker, chunk, i, stream), worker.module(*self._kernel(worker.spec)[1:])
 
         def fixed() -> dict[str, Any]:
@@ -704,9 +704,9 @@ def nufft_methods(dtype: np.dtype[Any], shared: int, matrix: bool = False) -> tu
 
 
 def cheapest(numbered: Iterable[tuple[int, NufftMethod]], nf: int) -> int:
-    """The number of the cheapest of some methods on a grid of ``nf`` frequencies; of equal ones the first; -1 of none.
+    """The number of the cheapest of some methods on a grid of ``nf`` frequencies; of equal ones the first; -1 for none.
 
-    As `methods.cheapest`, in a third of the time: each unseen grid asks for several.
+    As `methods.cheapest`, in a third of the time: each new grid needs several calls.
     """
     best, least = -1, math.inf
     for number, method in numbered:
@@ -717,17 +717,17 @@ def cheapest(numbered: Iterable[tuple[int, NufftMethod]], nf: int) -> int:
 
 
 _LIMIT = Struct("=3d2i2q")
-"""``structs.LIMIT``, whose records NumPy makes of tuples in five times the time."""
+"""Packs records of ``structs.LIMIT``; NumPy takes five times as long to make them from tuples."""
 _NO_LIMIT: tuple[float, ...] = (0.0, 0.0, 0.0, 0, 0, 0, 0)
 
 
 class Choice:
-    """Methods to choose from, and what follows from them alone.
+    """Methods to choose from, and tables that depend on them alone.
 
     Attributes
     ----------
     short, combs : tuple of NufftMethod
-        Those for short series, which come first, and the combs, which come last.
+        Methods for short series, which come first, and combs, which come last.
     samples : int
         Number of the first comb.
     serving : list of tuple
@@ -751,7 +751,7 @@ def _choice(dtype: np.dtype[Any], shared: int, matrix: bool, direct_only: bool) 
 
 
 def sample_layout(dtype: np.dtype[Any]) -> SampleLayout:
-    """A layout of the precision: all of them differ in the distance of samples alone."""
+    """A layout for a precision; all its layouts differ in the distance of samples alone."""
     return Samples("ls_powers", STEPS[0], 1, SAMPLED_MODES[dtype], SAMPLED_REACH[dtype], dtype == np.float32).layout
 
 
@@ -795,9 +795,9 @@ class SinusoidMethods(Methods):
     ) -> NDArray[np.intp]:
         """Number of the method of each object in `known`, -1 for direct sums; ``nf`` of length 1 for a shared grid.
 
-        A warp takes all points of an object for samples.  Those of more than `LONG` points (``lengths``) are given to
-        combs whose cells are spread by a kernel of their own, where there are any for their grid, or to more combs of
-        two circles (`LONG_ALONE`).
+        For samples, one warp takes all points of an object.  Objects of more than `LONG` points (``lengths``) are
+        therefore given to combs whose cells are spread by a separate kernel, if there are any for their grid, or to
+        more combs of two circles (`LONG_ALONE`).
         """
         short, long = self._choices(nf, cycles)
         return short if lengths is None else np.where(lengths > LONG, long, short)
@@ -812,7 +812,7 @@ class SinusoidMethods(Methods):
         return chosen, chosen if short == long else np.array(long)[classes]
 
     def _of_class(self, nf: int, number: int) -> tuple[int, int]:
-        """The same for a class of ``df * span`` on a grid that all objects share."""
+        """As `_choices`, for a class of ``df * span`` on a grid that all objects share."""
         if (nf, number) not in self._of_classes:
             self._of_classes[nf, number] = self._find_of_class(nf, number)
         return self._of_classes[nf, number]
@@ -828,7 +828,7 @@ class SinusoidMethods(Methods):
 
     @cached_property
     def _of_classes(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """What `_of_class` has found."""
+        """Results of `_of_class` so far."""
         return {}
 
     def _short_and_long(
@@ -842,7 +842,7 @@ class SinusoidMethods(Methods):
         return short, np.where(better, other + choice.samples, short)
 
     def few(self, nf: NDArray[np.int64], numbers: NDArray[np.intp]) -> NDArray[np.int64]:
-        """Most points of objects summed directly though another method serves them; 0 unless the method is "auto".
+        """Most points of objects summed directly though another method serves them; 0 unless `Spec.method` is "auto".
 
         ``numbers`` are those that `choose` has given.
         """
@@ -859,8 +859,10 @@ class SinusoidMethods(Methods):
     def deal(
         self, objects: slice, lengths: NDArray[np.int64], cycles: NDArray[np.float64], all_candidates: bool = False
     ) -> tuple[list[MethodPart], NDArray[Any]]:
-        """As `Methods.deal`; on one grid, what an object gets follows from its class, and from whether it is summed
-        directly and is long: few kinds, of which each is looked at once."""
+        """As `Methods.deal`, but on a shared grid each kind of objects is examined once; there are few kinds.
+
+        The kind of an object follows from its class, from whether it is summed directly, and from whether it is long.
+        """
         if not self.grids.shared or not len(lengths):
             return super().deal(objects, lengths, cycles, all_candidates)
         nf, ends = int(self.grids.nf[0]), self.choice.end_list
@@ -871,7 +873,7 @@ class SinusoidMethods(Methods):
         kind = (lengths > LONG).view(np.int8)
         if first < last:
             classes = (cycles > ends[first]).view(np.int8)
-            for end in ends[first + 1 : last]:  # few: to search for each object's takes longer
+            for end in ends[first + 1 : last]:  # there are few; to search for that of each object takes longer
                 classes += (cycles > end).view(np.int8)
             kind += classes << 1
         few = np.array([fews[number] for each in both for number in each])
@@ -896,12 +898,12 @@ class SinusoidMethods(Methods):
             rows[j] = self._limit(first, j, both[j // 4], fews, known)
         packed = b"".join([_LIMIT.pack(*row) for row in rows])
         table = np.frombuffer(packed, np.int64).reshape(len(rows), -1)
-        return parts, table.take(kind, 0).view(cs.LIMIT).ravel()  # records by themselves take 30 times as long
+        return parts, table.take(kind, 0).view(cs.LIMIT).ravel()  # to take records takes 30 times as long
 
     def _limit(
         self, first: int, kind: int, both: tuple[int, int], fews: dict[int, int], known: dict[int, dict[str, float]]
     ) -> tuple[float, ...]:
-        """What an object of a kind must be for its part (``structs.LIMIT``); ``both``: the numbers of its class."""
+        """Limits that an object of a kind must meet (``structs.LIMIT``); ``both``: the numbers of its class."""
         number, long, summed = both[kind // 2 % 2], kind // 2 % 2, kind % 2
         fewest, most = (0, fews[number]) if summed else (fews[number] + 1, MANY)
         if both[0] != both[1]:  # another number of points may want another method
@@ -912,7 +914,7 @@ class SinusoidMethods(Methods):
         return least, ends[end], about["circle"], fewest, most, about["stretch"], about["window"]
 
     def _few_of(self, nf: int, number: int) -> int:
-        """As `few`, of one grid and one number."""
+        """As `few`, for one grid and one number."""
         if number < 0 or self.spec.method != "auto":
             return 0
         method = self.known[number]  # with fewer points than its guard says, every power would be computed again

@@ -1,20 +1,22 @@
-// Powers of one sinusoid in float64 from samples of its sums: interpolation, power, search for peaks
-// (float32: sinusoid/powers_half.cu).
+// Powers of one sinusoid in float64 from samples of its sums: interpolation, power, search for peaks (float32:
+// sinusoid/powers_half.cu).
 //
-// chi2_samples (fourier/grid.cu) leaves W(nu) = sum w exp(2 pi i nu t) and the same of w y on a regular grid,
-// SPACING frequencies apart (SPACING df T <= 0.8: 3/8 of a number for each frequency where a comb takes three
-// transforms). Between them sums are interpolated from REACH samples, as for series of several terms: every
-// SPACING-th frequency has the same place between samples, at f and at 2f, so that 16 frequencies in a row
-// (rows) of 4 such rows, real and imaginary (columns), are a product of matrices with one small table.
+// chi2_samples (fourier/grid.cu) writes W(nu) = sum w exp(2 pi i nu t) and the same sum of w y on a regular
+// grid, SPACING frequencies apart (SPACING df T <= 0.8). That is 3/8 of a number for each frequency, where a
+// comb takes three transforms. Between the samples, sums are interpolated from REACH samples, as for series of
+// several terms: every SPACING-th frequency has the same place between samples, at f and at 2f. Therefore 16
+// frequencies in a row (rows) of 4 such rows, real and imaginary (columns), are a product of matrices with one
+// small table.
 //
-// Layout: ls_taps computes that table, and where samples begin, for each grid. ls_powers: one block (4 warps)
-// = one object, 2048 frequencies in a row, 32 tiles of 4 rows of 16. Samples come to shared memory by the
-// copy engine; a thread has two frequencies of a tile. Powers are staged for the search for peaks, which a
-// warp leaves out where none of its 512 reaches the floor under the best peaks (sinusoid/powers.cuh).
+// Layout: ls_taps computes this table for each grid, and the place where its samples begin. In ls_powers one
+// block (4 warps) computes 2048 frequencies in a row of one object, as 32 tiles of 4 rows of 16; a thread has
+// two frequencies of a tile. The copy engine brings the samples to shared memory. Powers are staged for the
+// search for peaks, which a warp skips if none of its 512 powers reaches the floor under the best peaks
+// (sinusoid/powers.cuh).
 //
-// Operations for one frequency: 128 multiply-adds of the matrix unit and 30 others of the same pipe: 0.17 ms
-// for 1,000 x 28,608 on an H100, which takes 0.20. Bytes of device memory: 3/8 of 16 read. Limit: that pipe,
-// 65% busy at 24 warps a multiprocessor.
+// Cost for one frequency: 128 multiply-adds of the matrix unit and 30 others of the same pipe. For 1,000 x
+// 28,608 frequencies these need 0.17 ms on an H100, which takes 0.20 ms. Device memory: 3/8 of 16 bytes read.
+// Limit: that pipe, 65% busy at 24 warps on a multiprocessor.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double -DMINB=6
@@ -89,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
 }
 
 // ---------------------------------------------------------------- powers
-// Sixteen of the inner dimension at once, or eight, where there are such instructions.
+// Matrix products with an inner dimension of sixteen, or eight, if the GPU has such instructions.
 template <int N>
 __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
 #if HAS_TALL_DOUBLE_MATRICES
@@ -113,7 +115,7 @@ __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const do
 #endif
 }
 
-// The power, NaN where it is suspicious.
+// The power; NaN if it is suspicious.
 __device__ __forceinline__ double power_from(double c, double s, double yc, double ys, double c2, double s2,
                                              double mean, double guard) {
   c *= mean;
@@ -123,7 +125,8 @@ __device__ __forceinline__ double power_from(double c, double s, double yc, doub
   const double p = fma(yc, fma(ss, yc, -2 * cs * ys), cc * ys * ys) * reciprocal(det);
   return det > guard ? p : missing64();
 }
-// The peaks of a warp's region of staged powers, a thread EACH from `mine` on: those that reach the floor.
+// Finds the peaks of a warp's region of staged powers that reach the floor; a thread tests EACH powers from `mine`
+// on.
 template <typename Get>
 __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const T* mine,
                                        const Get& staged) {
@@ -143,7 +146,7 @@ __device__ __forceinline__ void search(const Sampled& A, int o, int block, int t
     before = here;
     here = after;
   }
-  if (left <= EACH) {  // the end: what lies beyond is no power
+  if (left <= EACH) {  // the end: there are no powers beyond it
     found = left > 0 ? (found & ((1u << left) - 1)) | 1u << (left - 1) : 0;
     best = 0;
   }
@@ -168,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   double2* twice = (double2*)raw;
   double2* w = twice + LENGTH(2);
   T* stage = (T*)(twice + HEAD);
-  auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };  // other banks for each thread's powers
+  auto staged = [&](int k) -> T& { return stage[k + (k >> 4)]; };  // padding against bank conflicts
   {
     const double2* W = (const double2*)A.samples + A.place[pos];
     const double2* Y = W + (size_t)A.bands[gp].x * A.modes;

@@ -1,8 +1,9 @@
-// Powers from samples, what sinusoid/powers.cu and sinusoid/powers_half.cu share: blocks, samples to shared
-// memory, what becomes of staged powers.
+// Shared parts of sinusoid/powers.cu and sinusoid/powers_half.cu: the order of blocks, the copy of samples to
+// shared memory, and the use of staged powers.
 //
-// A warp searches the 512 powers that it made. Best peaks of every other 512 frequencies are kept in 32
-// places an object: the k-th highest of these is a floor, a far higher one than a warp finds among its own.
+// A warp searches the 512 powers that it computed. The best peaks of every other 512 frequencies are kept in 32
+// places for each object. The k-th highest of these is a floor, far higher than one that a warp finds among its
+// own powers.
 #pragma once
 
 #define WARPS 4
@@ -45,7 +46,8 @@ __device__ __forceinline__ int2 task_of(const Sampled& A) {
   return v;
 }
 
-// The floor under the k-th accepted peak, `known` so far, once a warp has found the best peak of its region: the k-th highest of the places.
+// The floor under the k-th accepted peak (`known` so far), after a warp has found the best peak of its region: the
+// k-th highest of the places.
 __device__ __forceinline__ unsigned raised_by(const Sampled& A, int o, int block, unsigned best, unsigned known) {
   const int lane = threadIdx.x & 31, region = block * WARPS + (threadIdx.x >> 5);
   if (best <= known || region & 1 || 2 * (long long)A.info[o].exclusion > REGION)
@@ -68,8 +70,8 @@ __device__ __forceinline__ void leave_none(const Sampled& A, int o, int block, i
     for (int i = threadIdx.x; i < total; i += THREADS) A.power[A.start[o] + block * SPAN + i] = missing();
 }
 
-// Samples to shared memory, one after the other: at 2f, then of w and of w y at f, lengths in units of 16 bytes. Under way until
-// `brought` has let a block's threads go on; `done` is theirs.
+// Starts the copies of samples to shared memory, one after another: at 2f, then of w and of w y at f; lengths in
+// units of 16 bytes. They are complete when `brought` returns. done: the barrier of the copies.
 __device__ __forceinline__ void bring(double2* to, const double2* twice, int length2, const double2* w,
                                       const double2* y, int length, unsigned long long* done) {
   double2* to_w = to + length2;
@@ -100,9 +102,10 @@ __device__ __forceinline__ void brought(unsigned long long* done) {
 #endif
 }
 
-// What becomes of a block's staged powers before peaks are looked for: suspicious ones (NaN) are taken again, where any is `odd`; written, in
-// the normalisation wanted; first and last value left for the blocks beside. list: room for all of them, idle now.
-// Have some changed?
+// Processes a block's staged powers before the search for peaks: suspicious powers (NaN) are computed again, if any
+// is `odd`; powers are converted to the wanted normalisation and written; the first and last value are left for the
+// neighbouring blocks. list: unused memory with room for all powers.
+// Returns whether some powers have changed.
 template <typename Staged>
 __device__ __forceinline__ bool settle(const Sampled& A, int o, int n, int block, int total, bool odd, void* list,
                                        const Staged& staged) {

@@ -1,22 +1,25 @@
-// Powers of one sinusoid in float32, from samples of its sums that are pairs of halves
-// (sinusoid/powers_half.cuh): otherwise as sinusoid/powers.cu.
+// Powers of one sinusoid in float32, as in sinusoid/powers.cu but from samples that are pairs of half-precision
+// numbers (sinusoid/powers_half.cuh).
 //
-// Samples and coefficients are x = high + low, products high high + high low + low high, added up in float32:
-// a window whose shape in time is flat (cuda.samples.half_window) makes samples as small as the sums. Errors
-// on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30 points on, 1.3e-6 from 17 on. 16 frequencies in
-// a row, at f and at 2f, are made of 24 samples from an even place on, so that two neighbours are one word of
-// an operand; where SPACING > 8, parts of a row begin at even places of their own. From one tile to the next,
-// samples move on by an octet (two at 2f): of a tile's nine operands four are read.
+// Samples and coefficients are x = high + low. Of a product, high high + high low + low high are added in
+// float32. A window whose shape in time is flat (cuda.samples.half_window) makes samples as small as the sums.
+// Errors on 1,000 light curves x 28,608 frequencies: 8.4e-7 from 30 points on, 1.3e-6 from 17 on. 16
+// frequencies in a row, at f and at 2f, are interpolated from 24 samples that begin at an even place, so that
+// two neighbours are one word of an operand; where SPACING > 8, parts of a row begin at even places of their
+// own. From one tile to the next, samples move on by an octet (two at 2f), so that only four of a tile's nine
+// operands have to be read.
 //
-// Layout: a block of ls_powers is one object, 512 frequencies a warp, 8 tiles of 4 rows of 16. Suspicious
-// powers (by the guard of the determinant) are NaN until the block computes them again. The search looks at a
-// thread's sixteen powers as integers.
+// Layout: a block of ls_powers computes 512 frequencies a warp of one object, in 8 tiles of 4 rows of 16.
+// Suspicious powers (by the guard of the determinant) are NaN until the block computes them again. The search
+// compares a thread's sixteen powers as integers.
 //
-// Operations for one frequency of a lane: 9 matrix instructions, 24 others and 29 around them (beginning,
-// search, exact powers). Limit: 45 us by the matrix pipe (measured: 6.2 cycles an instruction of sixteen
-// samples, 4.25 of eight), 58 us by instructions and 38 us by memory, each alone, for 1,000 x 28,608 on an
-// H100, which takes 0.12 ms (0.17 with samples in float64; 0.08 without search and exact powers). These
-// overlap by half: an instruction is issued in 53% of cycles at 28 warps, and more warps do not help.
+// Cost for one frequency of a lane: 9 matrix instructions, 24 others and 29 around them (beginning, search,
+// exact powers).
+// Limit: for 1,000 x 28,608 frequencies on an H100, the matrix pipe alone would take 45 us (measured: 6.2
+// cycles for an instruction of sixteen samples, 4.25 for one of eight), the instructions alone 58 us, and
+// memory alone 38 us. The kernel takes 0.12 ms (0.17 with samples in float64; 0.08 without search and exact
+// powers), so that these overlap by half. An instruction is issued in 53% of cycles at 28 warps, and more warps
+// do not help.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DMINB=8
@@ -107,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(256) ls_taps(const Taps A) {
 }
 
 // ---------------------------------------------------------------- powers
-// Of sums at f in units of 2^-8, of half those at 2f in units of 2^-16: the determinant is in units of 2^-32. NaN where it is suspicious.
+// The power from sums at f in units of 2^-8, and half the sums at 2f in units of 2^-16: the determinant is in units
+// of 2^-32. NaN if it is suspicious.
 __device__ __forceinline__ float power_from(float c, float s, float yc, float ys, float c2, float s2, float guard) {
   const float cc = fma(-c, c, 0.5f * UNIT + c2), ss = fma(-s, s, 0.5f * UNIT - c2), cs = fma(-c, s, s2);
   const float det = fma(cc, ss, -cs * cs);
@@ -115,7 +119,8 @@ __device__ __forceinline__ float power_from(float c, float s, float yc, float ys
   return det > guard ? p : (float)missing();
 }
 
-// Peaks of a warp's region of staged powers, a thread's sixteen from `mine` on: those not below `known`, the floor under the best ones.
+// Finds the peaks of a warp's region of staged powers that are not below `known`, the floor under the best ones; a
+// thread tests sixteen powers from `mine` on.
 template <typename Get>
 __device__ __forceinline__ void search(const Sampled& A, int o, int block, int total, unsigned known, const float* mine,
                                        const Get& staged) {
@@ -135,7 +140,7 @@ __device__ __forceinline__ void search(const Sampled& A, int o, int block, int t
 #pragma unroll
   for (int i = 0; i <= EACH; i++)
     if (v[i + 1] > v[i]) up |= 1u << i;
-  auto reach = [&](unsigned found, int& best) {  // of the found ones those that reach the floor
+  auto reach = [&](unsigned found, int& best) {  // those of `found` that reach the floor
     unsigned keep = 0;
 #pragma unroll 1
     for (; found; found &= found - 1) {
@@ -164,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   int pos = A.member + blockIdx.z * gridDim.x + blockIdx.x, block = blockIdx.y;
   if (gridDim.y > 1) {
     if (pos >= A.member + A.members) return;
-  }  // as task_of, without its divisions
+  }  // the same as task_of, without divisions
   else {
     const int2 task = task_of(A);
     pos = task.x;
@@ -182,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     bring((double2*)raw, W2, 4 * OCTETS(2), W, Y, 4 * OCTETS(1), &done);
   }
   T* stage = (T*)(raw + BUFFER);
-  auto staged = [&](int k) -> T& { return stage[k + (k >> 4) * PAD]; };  // other banks for each thread's powers
+  auto staged = [&](int k) -> T& { return stage[k + (k >> 4) * PAD]; };  // padding against bank conflicts
   const int o = A.order[pos], n = A.info[o].n, status = A.info[o].status,
             total = min(SPAN, A.nf[o * A.grid_stride] - block * SPAN);
   uint4 taps[STEPS], taps2[STEPS];
@@ -208,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
   }
 
   int top = -0x7fffffff;
-  unsigned worst = 0;  // the missing ones are the largest
+  unsigned worst = 0;  // the largest bits; missing powers have the largest of all
 #pragma unroll 1
   for (int part = 0; part < PARTS; part++) {
     int p1 = ((first & 7) >> 1) + (g >> 1) + t, p2 = ((first2 & 7) >> 1) + (g >> 1) * 2 + t;  // pairs of samples
@@ -243,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MINB) ls_powers(const __gr
     }
   }
   bool odd = worst > 0xff800000u;
-  if ((warp + 1) * REGION > total) {  // what lies beyond the end is no power
+  if ((warp + 1) * REGION > total) {  // there are no powers beyond the end
     odd = false;
     __syncwarp();
     for (int i = warp * REGION + lane; i < (warp + 1) * REGION; i += 32)

@@ -1,9 +1,9 @@
-// Numbers of float32 as two halves, and their products on the matrix units.
+// Float32 numbers as pairs of half-precision numbers, and their products on the matrix units.
 //
-// x = high + low, each rounded to 11 bits: relative error 2^-23 while low is no denormal. A product takes
-// three of halves: that of the low ones is left out. Samples of a sum lie in octets of 64 bytes: of eight
-// complex samples first the real parts, then the imaginary ones, as four pairs of neighbours each: their high
-// halves, their low ones (8 bytes).
+// x = high + low, each rounded to 11 bits: the relative error is 2^-23 as long as low is not subnormal. A
+// product takes three products of halves; that of the two low ones is neglected. The samples of a sum lie in
+// octets of 64 bytes: first the real parts of eight complex samples, then the imaginary ones, each as four
+// pairs of neighbours, with the two high halves and then the two low ones (8 bytes a pair).
 #pragma once
 
 __device__ __forceinline__ unsigned half_of(float x) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ unsigned split(float x) {
   const unsigned h = half_of(x);
   return h | half_of(x - number_of_half(h)) << 16;
 }
-// Of two such numbers the high halves, and the low ones.
+// The high halves of two such numbers, and their low halves.
 __device__ __forceinline__ uint2 pair_of(unsigned a, unsigned b) {
   uint2 v;
   v.x = (a & 0xffffu) | b << 16;
@@ -66,8 +66,9 @@ __device__ __forceinline__ uint2 pair_of(unsigned a, unsigned b) {
   return v;
 }
 
-// c += a b by a warp in float32, a 16 x 8 or 16 x 16, b 8 or 16 x 8: lane (g, t) has a at rows g and g + 8 (`at`, `below`), columns 2 t
-// and 2 t + 1 of each eight; b at these rows, column g; c as a Tile: rows g and g + 8, columns 2 t and 2 t + 1.
+// c += a b by a warp in float32, with a 16 x 8 or 16 x 16 and b 8 x 8 or 16 x 8. Lane (g, t) has a at rows g and g
+// + 8 (`at`, `below`), columns 2 t and 2 t + 1 of each eight; b at these rows, column g; c as a Tile: rows g and g
+// + 8, columns 2 t and 2 t + 1.
 struct Sum {
   float re0, re1, im0, im1;
 };
@@ -107,8 +108,9 @@ __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b, Steps a2, 
   c = product(product(c, a, b), a2, b2);
 }
 #endif
-// Three steps of eight: products of a low and a high half first, for they are small. a: of each step low halves (x, y), high ones
-// (z, w): operands lie in registers one after the other as they were loaded.
+// Three steps of eight. Products of a low and a high half are added first, because they are small. a: the low
+// halves (x, y) and high halves (z, w) of each step; operands lie in registers in the order in which they were
+// loaded.
 __device__ __forceinline__ Sum product_of(const uint4 (&a)[3], uint2 b0, uint2 b1, uint2 b2) {
   const uint2 b[3] = {b0, b1, b2};
   Sum c = {0, 0, 0, 0};

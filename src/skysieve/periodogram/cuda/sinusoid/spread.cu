@@ -1,9 +1,12 @@
-// Cells of long series, spread once a band pair for all the blocks that share them.
+// Cells of long series, spread once for each pair of bands and shared by all blocks that need them.
 //
-// One block = (object, band pair, 16 cells of the 256 at f or of the 512 at 2f); half warp = band, lane = cell. The points whose
-// first tap lies in (c - 16, c] reach cell c: found by a 33-way search, shared by 8 warps, summed in a fixed order (the same
-// answer every time). Shorter series are spread by ls_comb itself, in its own order: which of the two must follow from the number
-// of points alone. 4 FMA and 8-16 bytes of weights a point and cell; limited by latency: a few microseconds a block.
+// Layout: one block computes 16 of the 256 cells at f, or of the 512 at 2f, of one pair of bands of one object.
+// A half warp is a band and a lane a cell. Cell c receives the points whose first tap lies in (c - 16, c]. They
+// are found by a 33-way search, shared by 8 warps, and summed in a fixed order (the same answer every time).
+// ls_comb itself spreads shorter series, in its own order; the choice between the two must therefore follow
+// from the number of points alone.
+// Cost: 4 FMA and 8-16 bytes of weights for a point and cell.
+// Limit: latency, a few microseconds for each block.
 //
 // archs: 75 80 86 89 90 100 120
 // build: f64 -DREAL=double
@@ -28,7 +31,7 @@ struct Spread {
   double mean;
   int modes, P, pairs, grid_stride;
 };
-// Number of cells (every other int, rising) that are at most `limit`, by a warp: 33 ways at each step.
+// A warp counts the cells (every other int, in rising order) that are at most `limit`, by a 33-way search.
 __device__ __forceinline__ int first_above(const int* cells, int n, int limit) {
   const int lane = threadIdx.x & 31;
   int lo = 0, hi = n;

@@ -1,14 +1,15 @@
-// Spreading of a band pair's points over its cells, by the block that transforms them.
+// Spreading of the points of a pair of bands over its cells, by the block that transforms them.
 //
-// The cells of a channel are strips of 16. Points come in order of time, so the 16 cells under one begin in a
-// strip and end in it or in the next. Two warps take the first half of the points, two the second; of each
-// two one takes w and w y at f, the other w at 2f.
+// The cells of a channel are divided into strips of 16. Points come in order of time; the 16 cells of a point
+// begin in one strip and end in it or in the next. Two warps take the first half of the points, the other two
+// the second half. Of each two, one spreads w and w y at f, the other w at 2f.
 //
-// For 4 points of a warp: 30 instructions on the matrix units, 25 more when points leave a strip; 64 and 88
-// without (2f and f).
+// Cost for 4 points of a warp: 30 instructions on the matrix units, and 25 more when points leave a strip.
+// Without matrix units 64 (2f) and 88 (f).
 #pragma once
 
-// On the matrix units, where they are fast in float64; float32 gains by it where cells do not wind round.
+// Points are spread by the matrix units if these are fast in float64. In float32 this is faster only if cells do
+// not wind round the circle.
 #if ON_DEVICE
 constexpr bool MATRIX = (sizeof(T) == 8 || FOLD == 1) && FAST_DOUBLE_MATRICES;
 #else
@@ -24,13 +25,15 @@ struct Strength<true> {
 };
 typedef Strength<MATRIX>::Number S;
 
-// Of a point: w and w y of each band at f, w of each at 2f (12 numbers), two first cells. They lie where the transforms exchange and,
-// of 8 combs, where powers are staged (a plane has 17 values for each 2 modes; there are 182 modes or more).
+// The record of a point: w and w y of each band at f, w of each band at 2f (12 numbers), and two first cells.
+// Records lie in the exchange area of the transforms and, with 8 combs, also where powers are staged later (a plane
+// has 17 values for each 2 modes; there are 182 modes or more).
 constexpr int RECORD = 12;
 constexpr int ROOM = EXCHANGE * (int)sizeof(C) + (GROUP == 8 ? 17 * 91 * (int)sizeof(T) : 0);
 constexpr int CHUNK = ROOM / (2 * (RECORD * (int)sizeof(S) + 8)) & ~7;  // points of a segment that are spread together
 
-// Cells of a band's channel are stored with this bit of their number flipped, so that stores of all channels fall on different banks.
+// Cells of a channel are stored with this bit of their index flipped, so that the stores of all channels fall on
+// different banks.
 __device__ __forceinline__ int flipped(int band, bool wy) { return MATRIX ? band * (sizeof(T) == 8 ? 4 : 8) + wy : 0; }
 __device__ __forceinline__ int place_of(int i) {
   const int c = i % CELLS;
@@ -38,18 +41,19 @@ __device__ __forceinline__ int place_of(int i) {
 }
 
 struct Part {
-  int seg, two, n0, mine;  // half of the points; 2f?; points of the first half, of this one
-  int strips, own;         // strips of the channel; the first one of the second half
+  int seg, two, n0, mine;  // half of the points; whether at 2f; points of the first half, of this half
+  int strips, own;         // strips of the channel; first strip of the second half
 };
 
-// On the matrix units, in float64: 16 cells x 4 points times 4 points x 8 columns (band, channel, real and imaginary part; at 2f half
-// of them are idle), for the strip in which points begin and for the next one. A strip is stored once, when points have left it, and
-// those without points as zeros. Row g of a product is cell 2 g, row g + 8 cell 2 g + 1: a lane's two weights are one load.
+// Spreading by the matrix units, in float64: 16 cells x 4 points times 4 points x 8 columns (band, channel, real
+// and imaginary part; at 2f half of them are idle), for the strip in which points begin and for the next one. A
+// strip is stored once, when all points are beyond it; strips without points are stored as zeros. Row g of a
+// product is cell 2 g, row g + 8 cell 2 g + 1, so that a lane's two weights are one load.
 struct MatrixForm {
 #ifdef RUNS
   static constexpr int AHEAD = 4;
 #else
-  static constexpr int AHEAD = 8;  // groups of 4 points whose weights are under way
+  static constexpr int AHEAD = 8;  // groups of 4 points whose weights are being loaded
 #endif
   Tile sum, next;
   C* G;
@@ -131,7 +135,7 @@ struct MatrixForm {
     }
     __syncthreads();
     if (s.seg || s.own == s.strips || !stores) return;
-    add(sum);  // what the first half has for strips of the second
+    add(sum);  // sums of the first half for strips of the second half
     at += 16;
     if (s.own + 1 < s.strips) add(next);
   }
@@ -142,8 +146,8 @@ struct MatrixForm {
   }
 };
 
-// Elsewhere: half a warp is a band; lane a keeps the sum of the one cell with (cell mod 16) = a under the points and stores it when
-// they leave it.
+// Spreading without matrix units: half a warp is a band. Lane a keeps the sum of the one cell with (cell mod 16) =
+// a within reach of the current point, and stores it when the points move beyond this cell.
 struct PlainForm {
   C acc, acc2;
   C* G;
@@ -242,7 +246,8 @@ struct FormOf<true> {
   typedef MatrixForm Form;
 };
 
-// The n > 0 points from lo, of bands with these centres (of the lanes' parity). Weights are asked for before strengths are made.
+// Spreads the n > 0 points from lo on for two bands; `centre` is the centre of the band of this lane's parity.
+// Weights are requested before strengths are computed.
 __device__ __forceinline__ void spread_points(const Comb& A, C* grid, void* room, int lo, int n, Frequency centre) {
   S* record = (S*)room;                              // [half][CHUNK][RECORD]
   int* cells = (int*)(record + 2 * CHUNK * RECORD);  // at f, then at 2f; [half][CHUNK] each

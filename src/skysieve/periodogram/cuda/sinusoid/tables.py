@@ -34,7 +34,7 @@ def spreading_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 @lru_cache(maxsize=8)
 def make_tables(combs: int, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-    """What ``ls_comb`` reads of combs 0 to ``combs + 1``, two more than there are."""
+    """Tables that ``ls_comb`` reads for combs 0 to ``combs + 1``, two more than there are."""
     complex_type = np.complex128 if dtype == np.float64 else np.complex64
     kernel = spreading_kernel(dtype)
     centre = kernel.modes // 2
@@ -54,10 +54,11 @@ def make_tables(combs: int, dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True)
 class Window:
-    """How sums are interpolated from samples: by taps ``first`` to ``last``, of strengths divided by a transform.
+    """Interpolation of sums from samples, by taps ``first`` to ``last``; strengths are divided by a transform.
 
-    The transform is that of a Kaiser-Bessel window of ``width`` samples, its shape chosen by trial.  ``far`` is the
-    largest distance of a point from the circle's middle, in turns a sample; ``edge`` that of the circle's end.
+    The transform is that of a Kaiser-Bessel window of ``width`` samples, whose ``shape`` was chosen by trial.  ``far``
+    is the largest distance of a point from the circle's middle, in turns per sample, and ``edge`` that of the circle's
+    end.
     """
 
     first: int
@@ -68,7 +69,7 @@ class Window:
     edge: float
 
     def correction(self, tau: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One over the transform at times ``tau``, in turns a sample."""
+        """One over the transform at times ``tau``, in turns per sample."""
         beta = np.pi * self.width * (1 - self.far) * self.shape
         x = np.sqrt(beta**2 - (np.pi * self.width * tau) ** 2)
         return np.asarray(np.i0(beta) * x / (self.width * np.sinh(x)), np.float64)
@@ -91,7 +92,7 @@ WINDOWS = (Window(-3, 4, 8, 0.94, _FAR / 4, 1 / 8), Window(-5, 6, 12, 0.96, _FAR
 def corrections() -> NDArray[np.float64]:
     """Polynomials of the windows' corrections, ``[f or 2f, CORRECTION]``.
 
-    Their variable is the square of x / 128 - 1 for a point at x cells of those at f.
+    Their variable is the square of ``x / 128 - 1``, where x is the place of a point in cells at f.
     """
     square = (np.cos(np.pi * (np.arange(64) + 0.5) / 64) + 1) / 2
     out = []
@@ -104,7 +105,7 @@ def corrections() -> NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def make_coarse_tables(combs: int, modes: int) -> dict[str, NDArray[Any]]:
-    """What ``ls_fine`` reads: of its four combs, and the taps of places between two coarse samples."""
+    """Tables that ``ls_fine`` reads: those of its four combs, and the taps of places between two coarse samples."""
     kernel = spreading_kernel(np.dtype(np.float64))
     centre = modes // 2 + 2
     fraction = np.arange(COARSE) / COARSE

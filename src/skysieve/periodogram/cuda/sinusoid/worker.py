@@ -55,7 +55,7 @@ class SinusoidWorker(Worker):
             self._peaks(chunk)
             if job.host_power is not None and job.n_powers:
                 lane.to_host(job.host_power, chunk.power[: job.n_powers])
-        if room is not None:  # what has moved was not this room's: it asks for each buffer once
+        if room is not None:  # the buffers that moved are not this room's, which requests each buffer once
             room.moves = lane.moves
 
     def forget(self, lane: Lane) -> None:
@@ -83,7 +83,7 @@ class SinusoidWorker(Worker):
         return room
 
     def _chunk(self, lane: Lane, job: ChunkJob) -> DeviceChunk:
-        """A chunk whose buffers are asked for by itself."""
+        """A chunk whose buffers are requested for it alone."""
         small, cuts, parts = self._of_objects(job, job.start), [], job.parts
         for i, part in enumerate(parts):
             small[f"order{i}"], small[f"tasks{i}"] = part.order, part.tasks

@@ -1,9 +1,9 @@
 // The pixel sum where all rings within the support have one length: a stencil that is the same along a ring.
 //
-// Layout: a thread computes PIXELS neighbouring pixels of 2 WIDTH + 1 output rings and marches over the input rings.  It
-//   reads a window of each input ring once, forms the sums of pixels to the left and right once for all output rings, and
-//   finishes one output ring per input ring.  NEED lists the number of distances for each of the WIDTH + 1 differences of
-//   ring numbers.  Rows and weights are copied ahead into shared memory of the warp.
+// Layout: a thread computes PIXELS neighbouring pixels of 2 WIDTH + 1 output rings and marches over the input rings.
+//   It reads a window of each input ring once, forms the sums of pixels to the left and right once for all output
+//   rings, and finishes one output ring per input ring.  NEED lists the number of distances for each of the WIDTH + 1
+//   differences of ring numbers.  Rows and weights are copied ahead into shared memory of the warp.
 // Cost: the map is read once (segments overlap by 2 WIDTH rings), the result written once.  For the four pixels of a
 //   thread, WIDTH = 9 and FARTHEST = 6: 312 multiply-adds, 48 sums, 20 reads of weights from the first-level cache.
 // Limit: instructions issued.
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
   int lane = threadIdx.x % 32, j = PIXELS * (blockIdx.x * THREADS + threadIdx.x);
   Vector* slots = buffer[threadIdx.x / 32];
   int o0 = low + blockIdx.y * segment, o1 = o0 + segment < high ? o0 + segment : high;
-  int at[LOADS];  // what this lane brings: pixels of the row, or weights
+  int at[LOADS];  // elements that this lane copies: pixels of the row, or weights
 #pragma unroll
   for (int c = 0; c < LOADS; c++) {
     int k = 32 * c + lane, p = (j - PIXELS * lane - HALO + PIXELS * k) % n;
@@ -95,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(const REAL* _
 #pragma unroll
     for (int p = 0; p < PIXELS; p++) acc[k][p] = 0;
   bool bad = false;
-  // two rows at a time, the first one of parity 0: it may be one before those needed, as the last may be one beyond;
-  // what they add belongs to rows of other segments, and is dropped
+  // Two rows are read at a time, the first one of parity 0.  This may be one row before those needed, and the
+  // last may be one row beyond; their contributions belong to rows of other segments and are dropped.
   int i = o0 - WIDTH;
   if (SHIFTED && ((i ^ parity) & 1)) i--;
   auto bring = [&](int r, int slot) {

@@ -1,5 +1,5 @@
-// Parts of the direct sums in HEALPix's caps (`direct/direct.cu`, `direct/spin.cu`): the outputs of a thread, which pixels of
-// a ring lie within their support, and where these begin.
+// Parts of the direct sums in HEALPix's caps (`direct/direct.cu`, `direct/spin.cu`): the outputs of a thread, which
+// pixels of a ring lie within their support, and where these begin.
 #pragma once
 #include "common.cuh"
 #include "healpix.cuh"
@@ -11,7 +11,8 @@ DI int around(int p, int n) {
   return p;
 }
 
-// Of rings o and i (from 1): chord, its increase, and half the width of the support in pixels of ring i (below 0: none).
+// For rings o and i (counted from 1): their chord, its increase, and half the width of the support in pixels of
+// ring i (below 0: none).
 DI Four pair(const double* __restrict__ theta, int o, int i, double xmax, int nside) {
   Four r = {0, 0, -1, 0};
   if (i < 1) return r;
@@ -24,13 +25,14 @@ DI Four pair(const double* __restrict__ theta, int o, int i, double xmax, int ns
   return r;
 }
 
-// Pixel j of the quarters of rings o .. o + ROWS - 1: pixels of a quarter, shifts, and one over the former.
+// Pixel j of the quarters of rings o ..  o + ROWS - 1: m, the pixels of a quarter; s, its shift; r = 1 / m.
 struct Outputs {
   int m[ROWS], s[ROWS];
   REAL r[ROWS];
 };
 
-// False where none has such a pixel in the first half of its quarter; the second half is the mirror image.
+// Returns false if none of these rings has pixel j in the first half of its quarter; the second half is the mirror
+// image.
 DI bool find(Outputs& out, int nside, int o, int j) {
   bool any = false;
 #pragma unroll
@@ -43,14 +45,16 @@ DI bool find(Outputs& out, int nside, int o, int j) {
   return any;
 }
 
-// One input ring as the outputs see it: coefficients in the square of half the difference of azimuth and where it ends,
-// that half difference at pixel `first` and its increase, and the pixels within any support.
+// One input ring relative to the outputs: for each output the coefficients in the square of half the difference of
+// azimuth (a, b, b2, b3), the end of the support (most) and the half difference at pixel `first` (h); its increase
+// from pixel to pixel (step); and the pixels within any support.
 struct Seen {
   REAL a[ROWS], b[ROWS], b2[ROWS], b3[ROWS], most[ROWS], h[ROWS], step;
   int first, last;
 };
 
-// `t`: of each output, see `pair`; mi, si: pixels of a quarter of the ring and its shift; eighth: an eighth of pi over mi.
+// `t`: the result of `pair` for each output; mi, si: pixels of a quarter of the ring, and its shift; eighth: an
+// eighth of pi over mi.
 DI bool see(Seen& seen, const Four* t, const Outputs& out, const Profile& profile, int j, int mi, int si, REAL eighth) {
   seen.first = 1 << 30;
   seen.last = -(1 << 30);
@@ -71,7 +75,7 @@ DI bool see(Seen& seen, const Four* t, const Outputs& out, const Profile& profil
     }
   }
   if (seen.first > seen.last) return false;
-  // from an exact integer (whose overflow cancels)
+  // computed from an exact integer (its overflow cancels)
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
     unsigned diff = (unsigned)(2 * seen.first + si) * (unsigned)out.m[r] - (unsigned)(2 * j + out.s[r]) * (unsigned)mi;
@@ -80,7 +84,7 @@ DI bool see(Seen& seen, const Four* t, const Outputs& out, const Profile& profil
   return true;
 }
 
-// A kernel whose logarithm is linear in the chord, at y, the square of half the difference of azimuth.
+// Value of a kernel whose logarithm is linear in the chord, at y, the square of half the difference of azimuth.
 DI REAL near_value(const Seen& seen, int r, REAL y) {
   if (y > seen.most[r]) return 0;
   return power_of_two(seen.a[r] + y * (seen.b[r] + y * (seen.b2[r] + y * seen.b3[r])));

@@ -3,8 +3,8 @@
 // caps: the HEALPix rings of both caps.
 //   Layout: a thread computes ROWS neighbouring rings at one azimuth, in the four quadrants, at the mirror image of the
 //   azimuth within each quadrant, and in both hemispheres: 16 ROWS sums.  A value of the kernel serves 16 pixels, and a
-//   pixel that is read serves ROWS sums.  `pack` arranges the pixels so that four quadrants are read together.  The warps
-//   of a block work on rings above each other and so read the same input rings.
+//   pixel that is read serves ROWS sums.  `pack` arranges the pixels so that four quadrants are read together.  The
+//   warps of a block work on rings above each other and so read the same input rings.
 //   Cost: 32 multiply-adds for two values of the kernel (7 to 10 operations each) and four reads of 16 bytes.
 //   Limit: instructions issued, then the first-level cache.
 // any: the rings next to the poles, and grids of any rings; angles are float64.
@@ -53,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ 
   to[m + 2 * halo] = u;
 }
 
-// `pair` of rings o from low and i = o + d - width, and an eighth of pi over a quarter of the pixels of i.
+// `pair` of rings o from `low` on and i = o + d - width, and an eighth of pi over the number of pixels of a quarter
+// of ring i.
 extern "C" __global__ void caps_plan(const double* __restrict__ theta, Four* __restrict__ table, double xmax, int nside,
                                      int low, int count, int width) {
   int id = blockIdx.x * blockDim.x + threadIdx.x, row = 2 * width + 1;
@@ -150,8 +151,8 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(
   if (bad) *flag = 1;
 }
 
-// Weights of the stencils of `direct/belt.cu`: of row low - width - 1 + id / stride the one of number id % stride, which is
-// for the output ring terms[].x - width above, at a distance of terms[].y / 2 pixels; angles and values in float64.
+// Weights of the stencils of `direct/belt.cu`: weight id % stride of row low - width - 1 + id / stride.  It is for
+// the output ring terms[].x - width above, at a distance of terms[].y / 2 pixels; angles and values in float64.
 extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
                                      const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax,
                                      double floor, int n, int low, int high, int width, int count, int stride,
@@ -199,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(128) any(const REAL* __restrict__ i
     REAL sum = 0;
     for (int q = q0; q <= q1; q++) {
       int k = q < 0 ? q + there.n : q >= there.n ? q - there.n : q;
-      double half = (q - u) / there.n;  // of a turn, twice too much
+      double half = (q - u) / there.n;  // in turns, times two
       REAL t = sinpi((REAL)half);
       REAL chords[1] = {(REAL)c + (REAL)d * t * t}, w[1];
       values<1>(profile, cells, chords, w);

@@ -3,9 +3,9 @@
 // caps, EXACT: each value of G becomes p^4 G, with an even part and an odd part, which changes sign in the mirror image
 //   within the quarter and in the south.
 //   Cost: 64 multiply-adds for each value, and 24 operations to form it.
-// caps, not EXACT: the maps are given in frames that rotate against the meridians along a ring, by 2 cos(theta) per unit
-//   of azimuth from the quarter's middle.  The kernel between such frames is the scalar |p|^4 G, with the error that
-//   `turning` in `direct/spin.py` bounds.  All sums are rotated from one input ring to the next.
+// caps, not EXACT: the maps are given in frames that rotate against the meridians along a ring, by 2 cos(theta) per
+//   unit of azimuth from the quarter's middle.  The kernel between such frames is the scalar |p|^4 G, with the error
+//   that `turning` in `direct/spin.py` bounds.  All sums are rotated from one input ring to the next.
 //   Cost: 32 multiply-adds for each value, 64 for each input ring.
 // any: SHARE threads for a pixel; angles are float64.  Values are those of G, with |p|^4 unless EXACT.
 // Limit: instructions issued (caps), latency (any).
@@ -36,8 +36,8 @@
 
 #define CAPS_BLOCKS (SINGLE ? (EXACT ? 4 : 3) : 2)
 
-// Rings low .. (grid.y of them): weighted pixels at place[i - low]: four planes (Q north, its mirror image in the south,
-// U likewise) of [m + 2 halo][4 quadrants], turned unless EXACT; `height` is cos(theta).
+// Rings low .. (grid.y of them): weighted pixels at place[i - low]: four planes (Q north, its mirror image in the
+// south, U likewise) of [m + 2 halo][4 quadrants], turned unless EXACT; `height` is cos(theta).
 extern "C" __global__ void __launch_bounds__(128) pack(const REAL* __restrict__ in, Four* __restrict__ packed,
                                                        const i64* __restrict__ place, const REAL* __restrict__ weight,
                                                        const REAL* __restrict__ height, i64 npix, int nside, int low,
@@ -240,8 +240,9 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(
   if (bad) *flag = 1;
 }
 
-// Weights of the stencils of `direct/spin_belt.cu`, as `belt_plan` of `direct/direct.cu`: terms[].x is a number of rings and 64 times
-// a kind: 0 the even part of the kernel, 1 the odd one, 2 the tangent by which the input's own ring turns.
+// Weights of the stencils of `direct/spin_belt.cu`, as `belt_plan` of `direct/direct.cu`: terms[].x is a number of
+// rings plus 64 times a kind: 0 the even part of the kernel, 1 the odd one, 2 the tangent by which the input's own ring
+//   turns.
 extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
                                      const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, int n,
                                      int low, int high, int width, int count, int stride, int n_cells) {

@@ -1,12 +1,13 @@
-// The pixel sum of Q and U where all rings within the support have one length: `direct/belt.cu` with the kernel of spin 2.
+// The pixel sum of Q and U where all rings within the support have one length: `direct/belt.cu` with the kernel of
+// spin 2.
 //
 // The kernel's even part weighs sums of pixels to the left and right, its odd part differences of the other map.  With
-// EXACT both have their own weights.  Otherwise the odd part is the even part times the tangent of the angle by which the
-// frame rotates along the input ring (see `turning` in `direct/spin.py`): sums are rotated once for all output rings, which
-// halves the operations.
+// EXACT both have their own weights.  Otherwise the odd part is the even part times the tangent of the angle by which
+// the frame rotates along the input ring (see `turning` in `direct/spin.py`): sums are rotated once for all output
+// rings, which halves the operations.
 // Layout: a thread computes PIXELS pixels of both maps.
-// Cost: for two pixels of float32, WIDTH = 9 and FARTHEST = 6: 312 multiply-adds (624 with EXACT), 144 (96) operations for
-//   the sums, 23 (39) reads of weights.
+// Cost: for two pixels of float32, WIDTH = 9 and FARTHEST = 6: 312 multiply-adds (624 with EXACT), 144 (96) operations
+//   for the sums, 23 (39) reads of weights.
 // Limit: instructions issued.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DWIDTH=9 -DFARTHEST=6 -DNEED=6,5,6,5,5,4,4,3,3,1 -DSHIFTED=1 -DEXACT=0
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) belt(
   int lane = threadIdx.x % 32, j = PIXELS * (blockIdx.x * THREADS + threadIdx.x);
   Vector* slots = buffer[threadIdx.x / 32];
   int o0 = low + blockIdx.y * segment, o1 = o0 + segment < high ? o0 + segment : high;
-  int at[LOADS];  // what this lane brings: pixels of the row, or weights
+  int at[LOADS];  // elements that this lane copies: pixels of the row, or weights
 #pragma unroll
   for (int c = 0; c < LOADS; c++) {
     int k = 32 * c + lane, p = (j - PIXELS * lane - EDGE + LINE * (k % VECTORS)) % n;

@@ -1,5 +1,5 @@
-// Parts of the stencils for rings of one length (`direct/belt.cu`, `direct/spin_belt.cu`): the number of distances for each
-// difference of ring numbers, and rows with their weights that are copied ahead into shared memory of a warp.
+// Parts of the stencils for rings of one length (`direct/belt.cu`, `direct/spin_belt.cu`): the number of distances for
+// each difference of ring numbers, and rows with their weights that are copied ahead into shared memory of a warp.
 #pragma once
 #include "common.cuh"
 

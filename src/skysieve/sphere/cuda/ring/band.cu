@@ -1,10 +1,10 @@
 // Sums over rings, mode by mode: S_o(m) = sum_i k_m(o, i) F_i(m).
 //
-// Layout: a block computes TILE output rows and 128 EACH modes, a thread EACH of them, with both signs.  k_m is computed from
-//   about ten samples of the kernel at azimuths 2 pi j / nphi, which the tile shares in shared memory, and cosines of the
-//   thread (CACHED at a time in registers), and is used for four (spin 2: eight) multiply-adds.
-// Cost: with rings within W of the output row and J samples, F is read once from memory and (TILE + 2 W) / TILE times through
-//   the second-level cache, S is written once; J + 4 multiply-adds for one output row, ring and m.
+// Layout: a block computes TILE output rows and 128 EACH modes, a thread EACH of them, with both signs.  k_m is
+//   computed from about ten samples of the kernel at azimuths 2 pi j / nphi, which the tile shares in shared memory,
+//   and cosines of the thread (CACHED at a time in registers), and is used for four (spin 2: eight) multiply-adds.
+// Cost: with rings within W of the output row and J samples, F is read once from memory and (TILE + 2 W) / TILE times
+//   through the second-level cache, S is written once; J + 4 multiply-adds for one output row, ring and m.
 // Limit: multiply-adds.
 // archs: 75 80 86 89 90 100 120
 // build: f32 -DREAL=float -DSPIN=0 -DTILE=8 -DEACH=2 -DAHEAD=2 -DCACHED=12
@@ -26,7 +26,7 @@
 struct __align__(2 * sizeof(REAL)) Two {
   REAL x, y;
 };
-// Where the modes of a ring begin, its highest one, and how many samples are within the support.
+// Position of the modes of a ring, its highest mode, and the number of samples within the support.
 struct __align__(16) Ring {
   i64 at;
   int most, terms;
@@ -103,8 +103,9 @@ DI void fetch(const Two* __restrict__ modes, const Ring& r, int m, bool mirrored
   }
 }
 
-// grid: blocks of modes, which share the samples; tiles from `first` on.  `rows` are stored of `rings` rings; `from` and `to` are the places that
-// the modes and sums given begin with, `many` and `size` those of a part.
+// grid: blocks of modes, which share the samples; tiles from `first` on.  `rows` of `rings` rings are stored.
+// `from` and `to` are the positions at which the given modes and sums begin; `many` and `size` are the numbers of
+// modes and sums in a part.
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
     const Two* __restrict__ modes, const i64* __restrict__ place, const int* __restrict__ top,
     const Tile* __restrict__ tiles, const REAL* __restrict__ weights, const int* __restrict__ counts,
@@ -141,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
         if (turn >= t.nphi) turn -= t.nphi;
       }
     }
-    // what the rings i .. i + AHEAD - 1 need, into `slot`: by each thread a part
+    // copies the data of rings i ..  i + AHEAD - 1 into `slot`, a part by each thread
     Four sample;
     Ring ring;
     auto look = [&](int i) {

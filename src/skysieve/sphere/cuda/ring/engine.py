@@ -73,7 +73,7 @@ class RingEngine:
     Raises
     ------
     NotBandLimited
-        The modes of a kernel do not end.
+        A kernel is not band-limited, and the grid's rings differ in length.
     """
 
     name = "ring"

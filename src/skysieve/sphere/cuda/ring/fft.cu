@@ -1,8 +1,8 @@
 // Transforms of rows of LENGTH or 2 LENGTH pixels, LENGTH a power of two, with the scaling before and after them.
 //
 // Layout: a block computes a row, or the even or odd modes of a row.
-// Cost: a map and its modes are read or written once; with 2 LENGTH pixels the map is read twice, and a result is read once
-//   more on the way back; 5 LENGTH log2 LENGTH operations.
+// Cost: a map and its modes are read or written once; with 2 LENGTH pixels the map is read twice, and a result is read
+//   once more on the way back; 5 LENGTH log2 LENGTH operations.
 // Limit: memory.
 // archs: 75 80 86 89 90 100 120
 // build: f32_512 -DREAL=float -DLENGTH=512
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_plain(
   }
 }
 
-// With two residues the map is left with what `join` puts together.
+// With two residues, `join` combines the parts that are left in the map.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back_plain(
     const Two* __restrict__ sums, const REAL* __restrict__ w, const Row* __restrict__ rows,
     const Two* __restrict__ turns, const Two* __restrict__ phases, REAL* __restrict__ map, int* __restrict__ flag,

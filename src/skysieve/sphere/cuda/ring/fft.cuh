@@ -1,6 +1,6 @@
 // A transform of length LENGTH by THREADS = LENGTH / 16 threads with 16 elements each; thread t has the elements
-// t + k THREADS.  Passes of radix 16 and 8 (Stockham: natural order in and out) exchange values through shared memory, with
-// a word of padding for every 32.
+// t + k THREADS.  Passes of radix 16 and 8 (Stockham: natural order in and out) exchange values through shared memory,
+// with a word of padding for every 32.
 #pragma once
 #include "ring/rows.cuh"
 

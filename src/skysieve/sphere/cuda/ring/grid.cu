@@ -1,10 +1,10 @@
-// Transforms of rows of any length through a grid of LENGTH azimuths, a power of two: pixels are spread on the grid with a
-// window of TAPS cells and transformed, and their modes are divided by those of the window; and the inverse.
+// Transforms of rows of any length through a grid of LENGTH azimuths, a power of two: pixels are spread on the grid
+// with a window of TAPS cells and transformed, and their modes are divided by those of the window; and the inverse.
 //
-// Layout: a block for a row, a thread for 16 points of the grid (`ring/fft.cuh`).  A value of the window serves the four
-//   quarters of a ring and its mirror image.
-// Cost: a map and its modes once; for a point of the grid 5 log2 LENGTH operations of the transform and TAPS (DEGREE + 16) / 4
-//   multiply-adds, n / LENGTH times as many where the n pixels of a row are denser than the grid.
+// Layout: a block for a row, a thread for 16 points of the grid (`ring/fft.cuh`).  A value of the window serves the
+//   four quarters of a ring and its mirror image.
+// Cost: a map and its modes once; for a point of the grid 5 log2 LENGTH operations of the transform and TAPS (DEGREE +
+//   16) / 4 multiply-adds, n / LENGTH times as many where the n pixels of a row are denser than the grid.
 // Limit: latency of the exchanges, and memory.
 // archs: 75 80 86 89 90 100 120
 // build: f32_512 -DREAL=float -DLENGTH=512 -DTAPS=8 -DDEGREE=12
@@ -18,7 +18,8 @@
 // budget: f32_16384 kernel=back_grid regs<=64 spills<=256
 #include "ring/fft.cuh"
 
-// The window over its width: a polynomial in y = scale d^2 - 1, d the distance from its centre, -1 there and 1 at the end.
+// The window over its width: a polynomial in y = scale d^2 - 1, d the distance from its centre, -1 there and 1 at the
+// end.
 struct Window {
   REAL scale, c[DEGREE + 1];
 };

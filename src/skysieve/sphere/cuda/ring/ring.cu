@@ -1,9 +1,10 @@
 // Before and after the batched transforms of rings of any lengths, without a plan for each length.
 //
-// A row is a ring with its mirror image as real and imaginary part; with spin 2 there are two rows, Q + i U of the ring and
-// Q - i U of its mirror image, which have the same kernel.  Rows of one length are transformed directly.  Other rows are
-// transformed with Bluestein's chirps: a length n = 4 m is split over the quadrants into four residues of length m, each of
-// which is a convolution with a chirp by transforms of a power of two L >= 2 m - 1, which many rows share.
+// A row is a ring with its mirror image as real and imaginary part; with spin 2 there are two rows, Q + i U of the ring
+// and Q - i U of its mirror image, which have the same kernel.  Rows of one length are transformed directly.  Other
+// rows are transformed with Bluestein's chirps: a length n = 4 m is split over the quadrants into four residues of
+// length m, each of which is a convolution with a chirp by transforms of a power of two L >= 2 m - 1, which many rows
+// share.
 // Layout: one thread per element.
 // Cost: each kernel reads and writes every element once.
 // Limit: memory.
@@ -76,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(256) chirps(const Row* __restrict__
   out[(i64)blockIdx.y * L + t] = z;
 }
 
-// Spectra times the chirps', conjugated: the transform that follows, conjugated again, is the inverse one.
+// Multiplies spectra by those of the chirps and conjugates them: the transform that follows, conjugated again, is
+// the inverse transform.
 extern "C" __global__ void __launch_bounds__(256) multiply(Two* __restrict__ buffer, const Two* __restrict__ spectrum,
                                                            int L, int residues) {
   int t = blockIdx.x * 256 + threadIdx.x;
@@ -133,7 +135,8 @@ extern "C" __global__ void __launch_bounds__(256) store(const Two* __restrict__ 
   if (put(map, w, r, row, rings, j, spin, npix, part, conj(buffer[(i64)blockIdx.y * r.n + j]))) *flag = 1;
 }
 
-// As `store` from the four residues [row][residue][stride], with their last chirp yet to come or (`chirped` 0) not.
+// As `store`, from the four residues [row][residue][stride].  `chirped`: whether their last chirp has yet to be
+// applied.
 extern "C" __global__ void __launch_bounds__(256) store_chirped(const Two* __restrict__ buffer,
                                                                 const REAL* __restrict__ w,
                                                                 const Row* __restrict__ rows, REAL* __restrict__ map,

@@ -103,7 +103,7 @@ DI void put_plain(REAL* map, const Row& r, i64 j, int spin, i64 npix, int part, 
     map[npix + r.south + j] = -z.y * there;
   }
 }
-// True for what is not finite.
+// True for values that are not finite.
 DI bool put(REAL* map, const REAL* w, const Row& r, int ring, int rings, i64 j, int spin, i64 npix, int part, Two z) {
   put_plain(map, r, j, spin, npix, part, w[ring], w[rings - 1 - ring], z);
   return strange(z.x) || strange(z.y);

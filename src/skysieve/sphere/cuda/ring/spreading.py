@@ -2,7 +2,7 @@
 
 A pixel at azimuth phi is spread to the cells of a grid of L azimuths within ``taps / 2`` cells of it.  The modes of the
 grid, divided by the window's transform, are those of the pixels, except for aliases from modes m + L, m - L, ...  The
-window is that of Kaiser and Bessel, as a polynomial.  The aliasing error is weighted with the kernel's own modes: high
+window is a Kaiser-Bessel window, as a polynomial.  The aliasing error is weighted with the kernel's own modes: high
 modes, for which the grid is least accurate, contribute little.
 """
 

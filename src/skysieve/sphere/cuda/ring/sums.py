@@ -124,7 +124,7 @@ class Sums:
         place, top : device arrays
             Index of the first mode of each row, and its highest mode.
         starts, sizes : tuple of int
-            Of ``modes`` and ``sums``: the index of the first element, and the number of elements of a part.
+            Index of the first element, and number of elements of a part, of ``modes`` and of ``sums``.
         shape : tuple of int
             Rows, rings and parts.
         """

@@ -1,9 +1,9 @@
 // Sums over rings, mode by mode, as in `ring/band.cu`, with k_m computed by the matrix units; float32, spin 0.
 //
-// Layout: a block computes TALL output rows and 128 modes, a warp 16 of them.  k_m of 8 rows is the product of the cosines of
-//   16 modes and 16 azimuths with the samples of 8 rows.  Both are sums of two halves, of whose four products three are
-//   computed: the fourth is 2^-22 of the sum of the samples' moduli.  A thread has two modes of each second row of four, and
-//   sums their products with F for both signs.
+// Layout: a block computes TALL output rows and 128 modes, a warp 16 of them.  k_m of 8 rows is the product of the
+//   cosines of 16 modes and 16 azimuths with the samples of 8 rows.  Both are sums of two halves, of whose four
+//   products three are computed: the fourth is 2^-22 of the sum of the samples' moduli.  A thread has two modes of each
+//   second row of four, and sums their products with F for both signs.
 // Cost: with rings within W of the output row, F is read once from memory and (TALL + 2 W) / TALL times through the
 //   second-level cache; 4 multiply-adds for one output row, ring and m, and 3 x 16 of the matrix units.
 // Limit: reads of samples from shared memory, and multiply-adds.
@@ -26,18 +26,19 @@
 struct __align__(8) Two {
   REAL x, y;
 };
-// Modes 0 and -0 of a ring, its highest one (-1: no ring), and which rows of a tile it counts for.
+// Pointers to modes 0 and -0 of a ring, its highest mode (-1: no ring), and the rows of a tile for which the ring
+// counts.
 struct __align__(16) Ring {
   const Two *plus, *minus;
   int most, active;
 };
-// Output rows o0 .. o0 + rows - 1; rings i0 .. i1 - 1 within their supports; samples from `place` on: [ring][terms / 16]
-// [SUBS][lane]; modes 0 .. most.
+// Output rows o0 .. o0 + rows - 1; rings i0 .. i1 - 1 within their supports; samples from `place` on:
+// [ring][terms / 16] [SUBS][lane]; modes 0 .. most.
 struct Tile {
   i64 place, counts;
   int o0, rows, i0, i1, nphi, terms, most, spare;
 };
-// What a lane has of the samples at 16 azimuths of 8 rows, or of the cosines of 16 modes at 16 azimuths: half floats.
+// A lane's part of the samples at 16 azimuths of 8 rows, or of the cosines of 16 modes at 16 azimuths: half floats.
 struct __align__(16) Piece {
   unsigned high[2], low[2];
 };
@@ -155,8 +156,8 @@ DI void coefficients(float* d, const Cosines& c, const Piece* held, int lane) {
 #endif
 }
 
-// grid: blocks of modes, tiles from `first` on; see `ring/band.cu`.  Highest modes are odd, so that pairs of modes are read
-// at once.
+// grid: blocks of modes, tiles from `first` on; see `ring/band.cu`.  Highest modes are odd, so that pairs of modes are
+// read at once.
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
     const Two* __restrict__ modes, const i64* __restrict__ place, const int* __restrict__ top,
     const Tile* __restrict__ tiles, const Piece* __restrict__ weights, const int* __restrict__ active,
@@ -175,7 +176,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
     prepare(c, j0, m0 < t.most ? m0 : 0, t.nphi, lane);
     Piece piece;
     Ring ring;
-    // what rings are needed from i on, by some threads a ring, and their samples, by each a piece
+    // copies the data of the rings from i on, a ring by several threads, and their samples, a piece by each
+    // thread
     auto look = [&](int i, int count) {
       int u = threadIdx.x;
       if (u >= count) return;
