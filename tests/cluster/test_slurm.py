@@ -112,7 +112,7 @@ def test_a_preempted_task_stops_and_a_second_array_continues(slurm, tmp_path):
     assert f"ExitCode={CHECKPOINT}:0" in shown
     manifest = json.loads((parts / "manifest.json").read_text())
     assert manifest["state"] == "failed"
-    assert set(manifest["failed"].values()) == {"its task ended before it"}
+    assert set(manifest["failed"].values()) == {"its task ended before it was computed"}
     job = toy(tmp_path / "a.parquet", seconds=1)
     wait(numbers(cluster.submit(job, tasks=2, resume=True))[1])
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()

@@ -258,7 +258,7 @@ def test_first_looks(source, caplog):
     with pytest.raises(RuntimeError, match="illegal"):
         e.scan(source)
     other.scan = Failing(other.scan, MemoryError("no room"), range(99))
-    with pytest.raises(MemoryBudgetError, match="first look at object 0"):
+    with pytest.raises(MemoryBudgetError, match="first pass over object 0"):
         e.scan(source)
 
 

@@ -222,7 +222,7 @@ def test_ends_that_leave_nothing_and_long_ranges(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["period", str(file), "--max-period", "0.01"])
     assert result.exit_code == 2
     assert (
-        "the longest period, 0.01 d, is not above the shortest period that the sampling allows, 0.04167 d"
+        "the longest period, 0.01 d, is not above the shortest period of the automatic range, 0.04167 d"
         in result.stderr
     )
     cut = CliRunner().invoke(app, ["period", str(file), "--method", "nufft"], catch_exceptions=False)

@@ -65,7 +65,7 @@ class Intake:
     places : callable
         Returns the places that the store holds.
     most : int
-        Largest number of packets that wait.
+        Number of waiting packets at which reading pauses.
     """
 
     def __init__(self, source: Source, places: Callable[[], Mapping[Place, tuple[int, str]]], most: int) -> None:

@@ -54,7 +54,7 @@ def _snappy(data: bytes) -> bytes:
         shift += 7
         if byte < 128:
             break
-    if size > 64 * len(packed):  # two bytes encode 64 at most
+    if size > 64 * len(packed):  # three bytes encode a copy of 64 bytes at most
         raise BadPacket(f"its {len(packed)} bytes cannot hold {size} uncompressed bytes")
     records: bytes = pyarrow.decompress(packed, size, "snappy", asbytes=True)
     if zlib.crc32(records).to_bytes(4, "big") != data[-4:]:

@@ -291,7 +291,7 @@ def job(command: str, output: str | PathLike[str], **options: Any) -> Job:
     given = {name: value for name, value in given.items() if name not in NO_MATTER}
     prepared = kind.prepare(given, fspath(output))
     if not prepared.partitions:
-        raise ValueError(f"{command}: no input was found; expected at least one file to divide into partitions")
+        raise ValueError(f"{command}: the input holds nothing to divide into partitions")
     _check_inputs(prepared, Path(output))
     return Job(
         command, given, fspath(output), prepared.partitions, prepared.inputs, prepared.plan,

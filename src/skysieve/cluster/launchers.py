@@ -33,9 +33,9 @@ __all__ = ["launcher", "run", "start_ahead"]
 CONNECT, WORKERS = 10.0, 60.0
 """Seconds to wait for a scheduler, and for its first worker."""
 AHEAD = 4
-"""Tasks that wait at the scheduler for each thread of a worker."""
+"""Tasks that the scheduler has at a time, running ones included, for each thread of a worker."""
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables that Dask sets to 1 for a worker, whose only threads are then those of the search."""
+"""Environment variables that are 1 in a worker, as Dask sets them: its only threads are those of the search."""
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 """Environment variables with which glibc reuses the memory of large arrays; otherwise each map gets new pages."""
 LOST_GPU = 75

@@ -170,8 +170,8 @@ DryRunOption = Annotated[
     bool,
     option(
         "--dry-run",
-        help="Print the predicted time and memory of the computation, and the size of its input and results, without "
-        "computing anything.",
+        help="Print the predicted time and memory of the computation, and the bytes moved (its input and results), "
+        "without computing anything.",
         panel=COMPUTATION,
     ),
 ]

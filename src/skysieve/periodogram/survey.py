@@ -47,8 +47,8 @@ made while the next one is searched."""
 FINISHERS = 8
 """Largest number of threads that make the answers for chunks."""
 COMPILED_ROWS, LOADED_ROWS = 10_000_000, 50_000_000
-"""Rows of a file from which finding aliases with NumPy takes longer than compiling the code for it, or loading
-numba."""
+"""Rows of a file from which finding aliases with NumPy takes longer than compiling the code for it; and, if
+numba is not loaded, than loading numba."""
 METHOD_NAMES = np.array(["none", *METHODS])
 OPEN_SAMPLES = 10
 """Frequencies in an interval of 1/T, for an open range: with 5, daily aliases that are nearly as high as a peak come

@@ -652,8 +652,8 @@ class _Cache(NullCache):  # type: ignore[misc]
         """Claim the compilation of a function; while another process has it, wait instead.
 
         Otherwise processes that start together would all compile the same function.  The claim is a lock on one byte of
-        a file, which the system releases when a process ends, however it ends.  On a file system without locks, no
-        process waits.
+        a file, which the system releases when a process ends, however it ends.  Without such locks, no process
+        waits.
         """
         try:
             import fcntl

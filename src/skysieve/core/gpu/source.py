@@ -12,7 +12,8 @@ A kernel file begins with comment lines that the loader and the tests read::
 ``build`` names a set of defines; a launcher asks for a build by its name, so that the tested code is the code that
 runs.  A ``budget`` limits one kernel of one build: registers per thread, bytes of static shared memory, bytes of spill
 stores (0 by default), on every architecture or on the given one.  All cores optimise the functions of a file, each
-function by itself, unless ``split`` is ``no``: it makes the kernels of a few files slower, or use more local memory.
+function by itself, unless ``split`` is ``no``: the kernels of a few files would become slower, or use more local
+memory.
 
 Only project headers can be included (``#include "x.cuh"``, a path below the domain's ``cuda`` folder or below
 ``core/gpu``): NVRTC comes without CUDA's own headers.

@@ -523,7 +523,8 @@ class ResultMemory:
     most : int, optional
         Largest number of page-locked results at a time.  Only results about as large as the one before are page-locked;
         the others are in pageable memory.  This is for engines that copy into pageable memory faster than memory is
-        page-locked.  Several threads touch the pages first.  By default all results are page-locked.
+        page-locked.  Before memory is page-locked, several threads touch its pages.  By default all results are
+        page-locked.
     largest : int, optional
         Bytes of the largest result in page-locked memory.
     """

@@ -23,7 +23,8 @@ WHOLE = 1.5 * 2.0**52
 SAMPLED = 49
 """The signal that all channels have in common is the median of this many channels."""
 LIT = 3.0
-"""A cell may be part of a track if it is high by this many standard errors."""
+"""A cell may be part of a track if its mean deviates, or its variance is high, by more than this many standard
+errors."""
 TRACK, LEAST_TRACK, STEEP = 8, 8, 2
 """A track needs points for 1 / ``TRACK`` of the channels, and for at least ``LEAST_TRACK``.  From one channel to the
 next it moves by up to ``STEEP`` pieces."""

@@ -35,7 +35,7 @@ LANES = 32
 GROUPS = 8
 """Number of groups of parts of a block, whose scatter shows a drift; the number of parts is a multiple of it."""
 DRIFTS = 2.0
-"""The level drifts if the scatter of the groups, in units of that of white noise, is at least this."""
+"""The level drifts if the scatter of the groups, in units of that of white noise, exceeds this."""
 OUTLIER = 3.5
 """Means of parts that are further from the line are left out, in sigma."""
 REACH = 11

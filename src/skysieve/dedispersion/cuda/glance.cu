@@ -1,8 +1,7 @@
 // First pass over series of integers: the noise of every block, and the pieces that may contain a window above
 // the threshold.
 //
-// glance: a block of threads reads a block of samples of a series once and stores it in shared memory in 16
-// bits.
+// glance: a block of threads reads a block of samples of a series once and stores it in shared memory, in 16 bits.
 //   The quartiles are exact.  They come from counts of single values in a window of 8192 around the mean, as in
 //   search.cu; if the values spread further, the method of search.cu is used.  From then on the kernel works
 //   with integers.  Samples z are cut to 12 bits and therefore never exceed their values.  The threshold is
@@ -231,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS, MINB) glance(const S
       held[q] = its;
     }
     __syncthreads();
-    if (tid < 32 || tid >= NOISE_THREADS - 32) {  // the first warp finds the sums that windows must reach
+    if (tid < 32 || tid >= NOISE_THREADS - 32) {  // the first finds the least sums, the last writes the noise
       const int q = min(lane, 2);
       const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(q + 1));
       const double share = __ddiv_rn(__dsub_rn(wanted, (double)before[q]), (double)held[q]);

@@ -293,7 +293,7 @@ __device__ __noinline__ void pointed(const int* p, int origin, int row, int begi
   if (above > j.dip && e.snr >= j.threshold) put(e, found, number, j);
 }
 
-// Finds the samples beside a window of w samples where a wider window, which contains it, outdoes a weak burst:
+// Number of samples beside a window of w samples where a wider window, which contains it, outdoes a weak burst:
 // `hidden` in cpu/detect.py.
 __device__ __forceinline__ int hidden(int w, float snr, float threshold) {
   const float more = __fadd_rn(1.0f, __fdiv_rn(snr, threshold));

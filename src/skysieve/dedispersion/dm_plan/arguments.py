@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Stages = list[tuple["NDArray[np.float64]", int, int, int]]
-"""For each stage of a plan: DMs, binning, number of subbands, and number of DMs that share subbands."""
+"""For each stage of a plan, or for a list of DMs: DMs, binning, number of subbands, and of DMs that share them."""
 
 
 def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int = 1) -> tuple[Stages, float]:

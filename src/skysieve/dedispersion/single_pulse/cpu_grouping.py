@@ -16,7 +16,7 @@ SOFT = 0.25
 the pulse is spread over several widths."""
 REACH = 12.0
 """A stronger event explains an event only if the DM error between the two smears a pulse over at most this many widths
-of the event."""
+of the event.  For wide events this holds along a ridge only."""
 FAR, RIDGE_FAR = 2.0, 4.0
 """Largest DM error at which an event explains others, by the response and along a ridge.  The unit is the DM error at
 which its pulse falls to the threshold."""

@@ -230,7 +230,7 @@ def write_cutouts(
     data: Filterbank | Paths, found: Candidates, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
     plots: bool = True, mask: Mask | None = None, memory: str | float | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Write cut-outs of the loudest candidates to a folder, as ``.h5`` and ``.png``; return the names of the files."""
+    """Write cut-outs of the loudest candidates to a folder, as ``.h5`` and ``.png``; return the paths of the files."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []

@@ -281,7 +281,7 @@ class Intake:
         ring = beam.segments[-1].ring
         done = ring.put(buffers, index, found.number, found.chunk, found.offset)
         doubted = ring.doubted
-        if doubted <= done:  # the run of doubted packets began in this batch
+        if doubted <= done:  # the run of doubted packets, if any, began in this batch
             beam.doubted.packets.clear()
         if doubted:
             beam.doubted.add(index[max(0, done - doubted) : done], buffers, lengths, found)

@@ -235,7 +235,7 @@ struct March {
       }
     }
   }
-  // Copies the sums of rows c0 ..  c0 + 15 to the place where they are added over the columns.
+  // Copies the sums of rows c0 .. c0 + 15 to the place where they are added over the columns.
   __device__ __forceinline__ void flush(int c0) {
     __syncwarp();
     const int row = lane & (ROWS - 1), c = c0 + row;

@@ -56,8 +56,8 @@ def range_of(curves: LightCurves, request: Request, total: int | None = None) ->
         if highest is not None and rule.fmin is not None:
             given, limit = (request.scale / f for f in (rule.fmin, float(np.nanmax(highest))))
             raise ValueError(
-                f"the longest period, {given:.4g} {request.unit}, is not above the shortest period that the sampling "
-                f"allows, {limit:.4g} {request.unit}; give that end of the range too (--min-period or --fmax)"
+                f"the longest period, {given:.4g} {request.unit}, is not above the shortest period of the automatic "
+                f"range, {limit:.4g} {request.unit}; give that end of the range too (--min-period or --fmax)"
             )
         return "", []
     low, high = np.min(grids.f0[searched]), np.max((grids.f0 + grids.df * (grids.nf - 1))[searched])

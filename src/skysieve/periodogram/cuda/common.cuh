@@ -174,9 +174,8 @@ __device__ __forceinline__ T guard_of(Guard g, int n) { return n <= g.few ? (T)1
 // ---------------------------------------------------------------- the exact power
 // Standard power from sums centred before they are squared (Zechmeister & Kuerster 2009, eqs. 5-15), by one warp,
 // in float64.
-// If a determinant is below these, cosine and sine are one column at these times: because of the rounding of the
-// products, and of that of the cosines themselves (about 1e-16 each, squared), which matters if a column is nearly
-// constant.
+// A determinant below these is no more than rounding: of the products, and, if a column is nearly constant, of the
+// cosines themselves (about 1e-16 each, squared). Cosine and sine are then one column at these times.
 #define SINGULAR 1e-14
 #define COLUMN_NOISE 1e-30
 struct Sums {

@@ -156,7 +156,9 @@ class Engine:
         worker.release()
         if stop - start == 1:
             rows = float(source.offsets[stop] - source.offsets[start])
-            raise MemoryBudgetError(f"a first look at object {start}", SCAN_ROW * rows, worker.free_memory) from short
+            raise MemoryBudgetError(
+                f"the first pass over object {start}", SCAN_ROW * rows, worker.free_memory
+            ) from short
         logger.warning(
             "%s is out of memory for the first pass over objects %d to %d: trying halves", worker.runtime.device, start,
             stop - 1,
@@ -354,9 +356,10 @@ class Engine:
         return self._chunks(source.offsets, settings.row_bytes(), object_bytes, worker, fewest, halved)
 
     def _object_bytes(self, settings: RunSettings, source: Source) -> float:
-        """Bytes of an object beside its rows: `RunSettings.object_bytes`, or up to twice as many if memory allows.
+        """Bytes of an object beside its rows: `RunSettings.object_bytes`, or a bound of at most twice as many.
 
-        On a grid of a new length, the exact number takes as long to find as half of all launches.
+        On a grid of a new length, the exact number takes as long to find as half of all launches.  The bound is used if
+        no limit of memory is given and all lanes need little.
         """
         methods, grids = settings.methods, settings.grids
         cycles, nf = self._most_cycles(source, grids, settings.cycles), int(grids.nf.max())

@@ -29,7 +29,7 @@ _SLOT = 256
 
 
 class Room:
-    """Buffers of a lane for chunks on one grid, up to given numbers of objects, rows and candidates.
+    """Buffers of a lane for chunks whose objects share a grid, up to given numbers of objects, rows and candidates.
 
     Attributes
     ----------

@@ -174,7 +174,7 @@ class Run:
                 self.broken.append(worker)
 
     def _go_on_with(self, worker: Worker) -> None:
-        """Make the worker's device the current one of the caller's thread, if that is a lost one."""
+        """Make the worker's device the current one of the caller's thread, if the current one is lost."""
         if self.broken:
             make_current(worker.runtime, {lost.runtime.device.index for lost in self.broken})
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INK, LINE, MARK = "#222222", "#3b5b7a", "#c2512f"
 MOST_COLUMNS = 4000
-"""Columns of pixels of a plot; longer curves are drawn by the lowest and highest value in each column."""
+"""Columns of a plot; longer curves are drawn by the lowest and highest value in each column."""
 MOST_POINTS = 20_000
 """Largest number of points of a folded light curve that are drawn with errors; more are dots, then a sample."""
 

@@ -125,7 +125,7 @@ def smoothing(
     lmax, mmax : int, optional
         Highest degree (``3 nside - 1`` by default) and order.
     use_weights : bool
-        Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed healpy.
+        Ring weights from healpy's tables, found in ``datapath``, in ``$HEALPIX/data`` or in an installed healpy.
     use_pixel_weights : bool
         Pixel weights from HEALPix's file, found in ``datapath``, in ``$HEALPIX/data`` or beside an installed
         healpy.  It is an error if there is no such file (healpy then downloads it, or continues without weights).
@@ -573,7 +573,7 @@ def _by_pixels(
     with borrowed_plan(kernel, grid, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
-        if normalize and not positive:  # constants are preserved: add the mean, which costs digits, later
+        if normalize and not positive:  # constants are preserved: the mean would cost digits in the sums
             ok = good[scalar]
             lift = x.sum(axis=-1, keepdims=True, dtype=np.float64) / xp.maximum(ok.sum(axis=-1, keepdims=True), 1)
             x = xp.where(ok, x - lift, 0).astype(maps.dtype)

@@ -108,7 +108,7 @@ class DeviceNoise:
     def make(
         self, reader: NoiseReader, added: Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]]
     ) -> tuple[Any, Any]:
-        """Make noise without and with pulses, which do not overlap; if there are none, both results are one array.
+        """Make noise without and with pulses, which do not overlap, on the device; without pulses both are one array.
 
         Parameters
         ----------

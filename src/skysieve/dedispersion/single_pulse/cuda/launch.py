@@ -114,7 +114,7 @@ class DeviceSums:
                     try:
                         found = self._sums(some, pool)
                     except memory_errors(self.runtime) as error:
-                        what = f"the samples around candidates on {self.runtime.device}"
+                        what = f"the samples around candidates ({len(some)}) on {self.runtime.device}"
                         need = sum(one.nbytes(self.kind.itemsize) for one in some)
                         raise MemoryBudgetError(what, need, self.runtime.device.free_memory) from error
                 yield found

@@ -59,7 +59,7 @@ def known_parts(count, first, number, begin, block, means, m):
 
 @njit(**JIT)
 def levels_of_block(sums, valid, origin, number, block, begin, fit, work, lanes, m, means, drifts, levels):
-    """With a baseline, write the level of a block to ``levels[:, number % slots, 0]``; return how many rows drift.
+    """With a baseline, write the levels of a block of rows to ``levels[:, number % slots, 0]``; return how many drift.
 
     Columns count from sample ``origin``; row ``i`` has samples up to ``valid[i]``.  The samples of the next block are
     known too, unless the row ends before it.  ``begin`` is the first block.  ``means[:, number % slots]`` receive the

@@ -65,7 +65,7 @@
 #define TILES 2  // of a block, one for each warp
 #define MINB (TERMS <= 2 ? 10 : TERMS == 3 ? 8 : TERMS == 4 ? 6 : 4)
 #define PASSED \
-  (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)  // of a thread's two frequencies, those whose sums pass through shared memory
+  (TERMS <= 5 ? 0 : TERMS <= 7 ? 1 : 2)  // how many of a thread's two frequencies pass through shared memory
 
 // From a kernel's arguments: the object's place in the order, and the index of this block among those of the
 // object.

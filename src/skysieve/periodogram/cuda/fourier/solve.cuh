@@ -36,8 +36,8 @@ __device__ __forceinline__ void raise_top(const Tops& t, int object, int number,
   if (t.list) atomicMax(t.list + object * t.width + number / TOP, key_bits(p));
 }
 // Adds TOP powers in a row to the summary, by a warp: each lane has two, of frequencies k and k + 1. They are
-// compared by their high halves. A missing power is a large number if its sign is ignored, so that its neighbours
-// are not certainly peaks.
+// compared by their high halves. Read as an unsigned number, a missing power is larger than all others, so that its
+// neighbours are not certainly peaks.
 __device__ __forceinline__ void keep_tops(const Tops& t, int object, long long k, int nf, double p, double q) {
   const int lane = threadIdx.x & 31;
   const unsigned x = k < nf ? __double2hiint(p) : FULL, y = k + 1 < nf ? __double2hiint(q) : FULL;

@@ -27,7 +27,8 @@ from .methods import EXACT_LIMIT, NO_TOPS, TOPS, ExactFits, SeriesMethods, Serie
 
 F64 = np.dtype(np.float64)
 FEW, SUMMED = (32, 128), 5
-"""Most points that one thread sums for a frequency (a warp sums more): for up to ``SUMMED`` terms, and for more."""
+"""Most points that one thread sums for a frequency: for up to ``SUMMED`` terms (a warp sums longer series), and for
+more terms."""
 MANY = 16
 """Stretches that a block of ``chi2_find`` examines if the highest powers are stored: at most one for each lane."""
 EXACT = struct(

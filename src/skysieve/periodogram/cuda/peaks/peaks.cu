@@ -72,8 +72,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   __shared__ T good_heights[GOOD];
   __shared__ int good_numbers[GOOD], good_slots[GOOD], bins[BINS];
   const int o = blockIdx.x, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, step = blockDim.x, k = A.peaks.wanted;
-  // All values that depend on the object alone are loaded at once, together with the first four slots of the
-  // list, of which some may be unused.
+  // All values that depend on the object alone are loaded at once, together with the first four slots of each
+  // thread, of which some may be unused.
   Candidate* list = A.peaks.list + (size_t)o * A.peaks.cap;
   int number[4];
   T here[4];  // of a thread's candidates, four at a time

@@ -25,7 +25,7 @@ DI Four pair(const double* __restrict__ theta, int o, int i, double xmax, int ns
   return r;
 }
 
-// Pixel j of the quarters of rings o ..  o + ROWS - 1: m, the pixels of a quarter; s, its shift; r = 1 / m.
+// Pixel j of the quarters of rings o .. o + ROWS - 1: m, the pixels of a quarter; s, its shift; r = 1 / m.
 struct Outputs {
   int m[ROWS], s[ROWS];
   REAL r[ROWS];

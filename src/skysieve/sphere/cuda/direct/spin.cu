@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(128, CAPS_BLOCKS) caps(
 
 // Weights of the stencils of `direct/spin_belt.cu`, as `belt_plan` of `direct/direct.cu`: terms[].x is a number of
 // rings plus 64 times a kind: 0 the even part of the kernel, 1 the odd one, 2 the tangent by which the input's own ring
-//   turns.
+// turns.
 extern "C" __global__ void belt_plan(const double* __restrict__ theta, const double* __restrict__ cells,
                                      const int2* __restrict__ terms, REAL* __restrict__ weights, double xmax, int n,
                                      int low, int high, int width, int count, int stride, int n_cells) {

@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS) band(
         if (turn >= t.nphi) turn -= t.nphi;
       }
     }
-    // copies the data of rings i ..  i + AHEAD - 1 into `slot`, a part by each thread
+    // copies the data of rings i .. i + AHEAD - 1 into `slot`, a part by each thread
     Four sample;
     Ring ring;
     auto look = [&](int i) {

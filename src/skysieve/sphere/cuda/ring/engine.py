@@ -73,7 +73,7 @@ class RingEngine:
     Raises
     ------
     NotBandLimited
-        A kernel is not band-limited, and the grid's rings differ in length.
+        A kernel is not band-limited.
     """
 
     name = "ring"
