@@ -82,7 +82,7 @@ _ZTF_BANDS = np.array([0, *b"gri"], np.int64)
 
 
 def _ztf(t: Any, y: Any, dy: Any, sign: Any, band: Any) -> tuple[Any, Any, Any, Any]:
-    """Convert ZTF's magnitudes of the absolute flux difference, whose sign is a field of its own."""
+    """Convert ZTF's magnitudes of the absolute flux difference, whose sign is a separate field."""
     negative = (sign == ord("f")) | (sign == ord("0"))
     known = negative | (sign == ord("t")) | (sign == ord("1"))
     flux = 10 ** (0.4 * (AB_ZERO - y))
