@@ -223,6 +223,17 @@ def test_long_copies_are_cut_among_threads():
     assert np.array_equal(target, source)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("length", [0, 7, 2_000_003])
+def test_every_element_is_filled(threads, length):
+    array = np.arange(length + 1, dtype=np.float64)
+    copier = Copier(threads)
+    copier.fill(array[:length], 2.5)
+    copier.close()
+    assert (array[:length] == 2.5).all()
+    assert array[length] == length
+
+
 @pytest.mark.parametrize(("threads", "copies"), [(1, 0), (2, 2), (4, 2)])
 def test_threads_copy_behind_the_caller(threads, copies):
     """The caller copies the first array itself; without other threads nothing is copied."""

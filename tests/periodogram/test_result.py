@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -379,6 +381,19 @@ def test_errors_are_computed_when_they_are_asked_for(monkeypatch):
     assert np.array_equal(peaks[0].frequency_error, expected[0], equal_nan=True)
     with pytest.raises(AttributeError, match="no attribute 'errors'"):
         _ = peaks.errors
+
+
+def test_names_of_methods_are_made_when_they_are_asked_for():
+    t = np.sort(np.random.default_rng(4).uniform(0, 40, 80))
+    result = lombscargle([t, t], [np.sin(t), np.cos(2 * t)], fmin=0.1, fmax=2.0, nf=400, device="cpu")
+    several = replace(result, method=partial(np.array, ["direct", "nufft"]))
+    assert "method" not in vars(several)
+    copied = pickle.loads(pickle.dumps(several))
+    assert several.method.tolist() == several.method.tolist() == ["direct", "nufft"]
+    assert copied[1].method == "nufft"
+    assert "several methods" in repr(several)
+    with pytest.raises(AttributeError, match="no attribute 'methods'"):
+        _ = several.methods
 
 
 def test_arrays_of_an_output_are_made_when_they_are_first_asked_for():

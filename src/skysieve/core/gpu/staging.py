@@ -124,6 +124,15 @@ class Copier:
         finally:
             wait(work)
 
+    def fill(self, array: np.ndarray[Any, Any], value: float) -> None:
+        """Write a number to all of a 1-D array: a new page of memory takes longer than to copy one."""
+        if self.threads == 1 or array.nbytes <= _SHORT:
+            array.fill(value)
+            return
+        pieces = np.array_split(array, max(1, min(4 * self.threads, array.nbytes // _PIECE)))
+        for future in [self._threaded().submit(piece.fill, value) for piece in pieces]:
+            future.result()
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True)

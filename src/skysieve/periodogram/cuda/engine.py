@@ -202,7 +202,7 @@ class Engine:
                 settings = replace(settings, cycles=Cycles(given, grids))
             elif source.offsets[-1] > FEWEST_STAGED:
                 given, copies = staged(source, empty, self._copier)
-        made = [] if few else self._copier.beside(lambda: output.status)  # to make many takes as long as two chunks
+        made = [] if few else self._copier.beside(lambda: output.make(self._copier.fill))  # takes as long as two chunks
         try:
             chunks = self._cache.cut(source.offsets, on_device, known, cut) if few else cut(True)
             reporter = Reporter(progress, source.n_objects)

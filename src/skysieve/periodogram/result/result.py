@@ -92,6 +92,18 @@ class LombScargleResult(Result):
     power_unit: Any = None
     nterms: int = 1
 
+    def __post_init__(self) -> None:
+        """Keep a function that makes ``method`` for the first access."""
+        if callable(self.method):
+            self.__dict__["_method"] = self.__dict__.pop("method")
+
+    def __getattr__(self, name: str) -> Any:
+        """Make ``method`` at the first access; other attributes do not exist."""
+        if name != "method" or "_method" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__dict__["method"] = self.__dict__["_method"]()
+        return self.__dict__["method"]
+
     @property
     def single(self) -> bool:
         """Whether this is the result of one light curve rather than of a batch."""
