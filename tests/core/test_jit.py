@@ -344,6 +344,17 @@ def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypat
     assert kernel(2.0) == 4.0
 
 
+def test_another_process_runs_a_line_whatever_is_stored(tmp_path, helpers):
+    assert jit.run_beside(f"open({str(tmp_path / 'made')!r}, 'w').close()")
+    helpers[0].process.stdin.close()
+    assert helpers[0].process.wait(60) == 0
+    assert (tmp_path / "made").exists()
+
+
+def test_without_other_processes_no_line_is_run(tmp_path):
+    assert not jit.run_beside(f"open({str(tmp_path / 'made')!r}, 'w').close()")
+
+
 @pytest.mark.usefixtures("with_helpers")
 def test_warm_up_compiles_what_else_is_interpreted(monkeypatch):
     monkeypatch.setattr(jit, "INTERPRETED_SECONDS", jit.INTERPRETED_SECONDS)

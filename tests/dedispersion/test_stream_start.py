@@ -13,7 +13,7 @@ from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, pack
 
 from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.beams import Segment
-from skysieve.dedispersion.stream.command.warm_up import warm
+from skysieve.dedispersion.stream.command import warm_up
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.records import Options
 
@@ -86,7 +86,7 @@ from skysieve.dedispersion.stream.intake import FileFeed, Intake
 from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.report.sink import Sink
-from skysieve.dedispersion.stream.command.warm_up import warm
+from skysieve.dedispersion.stream.command import warm_up
 
 class Given(FileFeed):
     def __init__(self, intake, made):
@@ -102,7 +102,7 @@ def known():
     return {(d, tuple(d.overloads)) for m in modules for d in vars(m).values() if isinstance(d, Dispatcher)}
 
 options = Options(dm_max=30.0, search={"threshold": 6.5, "threads": 1}, policy="block", cutouts=False)
-warm(options)
+warm_up.warm(options)
 before, rng = known(), np.random.default_rng(2)
 assert len(before) > 20
 for kind, bits, foff in [(POWER, 8, -1.0), (POWER, 16, -1.0), (POWER, 32, 1.0), (POWER, 2, 1.0), (VOLTAGE, 8, 1.0),
@@ -125,6 +125,22 @@ print("nothing")
     assert done.stdout == "nothing\n", done.stderr
 
 
+@pytest.mark.parametrize(("stored", "processes"), [(False, True), (False, False), (True, True)])
+def test_code_for_rarer_packets_is_left_to_another_process(monkeypatch, stored, processes):
+    """Unless it was compiled before, or no other process can be started."""
+    here, given = [], []
+    monkeypatch.setattr(warm_up, "is_ready", lambda kernel: stored)
+    monkeypatch.setattr(warm_up, "run_beside", lambda line: given.append(line) or processes)
+    monkeypatch.setattr(warm_up, "_run_through", lambda packets, options: here.append(packets.shape[1]))
+    warm_up.warm(Options(dm_max=30.0, search={"threshold": 6.5, "threads": 1}))
+    assert len(here) == (1 if processes and not stored else 5)
+    assert len(given) == (0 if stored else 4)
+    here.clear()
+    for line in given:
+        exec(line, {})
+    assert len(here) == len(given)  # each line passes packets of one kind
+
+
 def test_long_spectra_need_little_memory(monkeypatch):
     """2 subbands of 4096 channels, 16 spectra added: a ring of a minute would exceed the memory."""
     ended = []
@@ -132,7 +148,7 @@ def test_long_spectra_need_little_memory(monkeypatch):
     monkeypatch.setattr(Intake, "end", lambda intake: (ended.append(intake.counts()), end(intake)))
     options = Options(dm_max=30.0, search={"threads": 1}, channelise={"channels": 4096, "integrate": 16})
     monkeypatch.setattr("skysieve.dedispersion.stream.receive.ring.available_host_memory", lambda: 2**30)
-    warm(options)
+    warm_up.warm(options)
     assert len(ended) == 5
     assert all(counts["accepted"] and not counts["refused"] for counts in ended)
 

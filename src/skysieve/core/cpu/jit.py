@@ -65,6 +65,7 @@ __all__ = [
     "is_ready",
     "njit",
     "read_only",
+    "run_beside",
     "stored_folder",
 ]
 
@@ -494,15 +495,35 @@ def compile_beside(code: str, *kernels: Any) -> None:
         ]
         if not missing:
             return
-        _helpers[:] = [helper for helper in _helpers if helper.process.poll() is None]
-        if len(_helpers) < usable_cores() - 1:
-            process = _start("from skysieve.core.cpu.jit import _serve_lines; _serve_lines()", subprocess.PIPE)
-            if process is not None:
-                _helpers.append(_Helper(process))
-        for helper in sorted(_helpers, key=lambda helper: helper.given):
-            if helper.give(code):
-                _beside.update(dict.fromkeys(missing, helper))
-                return
+        helper = _give(code)
+        if helper is not None:
+            _beside.update(dict.fromkeys(missing, helper))
+
+
+def run_beside(code: str) -> bool:
+    """Let a helper process run a line of code, so that what it compiles is stored; see `compile_beside`.
+
+    When this process needs a function that the helper is compiling, it waits for it; it compiles the others itself.
+
+    Returns
+    -------
+    bool
+        False if no helper process can be started.
+    """
+    if not _may_start():
+        return False
+    with _together:
+        return _give(code) is not None
+
+
+def _give(code: str) -> _Helper | None:
+    """Give a line of code to the helper process that has the fewest lines; return it."""
+    _helpers[:] = [helper for helper in _helpers if helper.process.poll() is None]
+    if len(_helpers) < usable_cores() - 1:
+        process = _start("from skysieve.core.cpu.jit import _serve_lines; _serve_lines()", subprocess.PIPE)
+        if process is not None:
+            _helpers.append(_Helper(process))
+    return next((helper for helper in sorted(_helpers, key=lambda helper: helper.given) if helper.give(code)), None)
 
 
 def _may_start() -> bool:

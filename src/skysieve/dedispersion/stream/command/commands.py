@@ -577,7 +577,7 @@ def stream(
         if page_address is not None:
             page = stack.enter_context(PageProcess(output, *page_address, screen.say))
             screen.say(f"the live page is on http://{format_address(page_address[0], page.port)}/")
-        compiling = "loading kernels; in a new environment they are compiled first, once, which takes up to a minute"
+        compiling = "loading kernels; in a new environment they are compiled first, which takes up to half a minute"
         with if_longer(2.0, partial(screen.say, compiling)):
             warm(options, given.dtype.name if isinstance(given, Filterbank) else "uint8")
         receivers = [

@@ -1,7 +1,8 @@
-"""Load or compile everything that a stream needs before its sockets are open, so that packets do not wait for it.
+"""Load or compile what a stream needs before its sockets are open, so that packets do not wait for it.
 
-In a new environment compiling takes 10 to 30 s, once; the compiled code is stored on the disk.  For a file, which can
-wait, nothing is loaded before it is needed.
+In a new environment compiling takes 10 to 30 s, once; the compiled code is stored on the disk.  For a search on a CPU,
+other processes compile a part of it.  They compile the code for packets of rarer kinds last, while the sockets are
+open.  For a file, which can wait, nothing is loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.cpu.jit import is_ready, run_beside
+from skysieve.dedispersion.clean import receiver
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
-from skysieve.dedispersion.single_pulse.grouping import compile_beside
+from skysieve.dedispersion.single_pulse import grouping
 from skysieve.dedispersion.stream.beams import Segment
+from skysieve.dedispersion.stream.channelise.cpu_power import quantise
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.receive.packets import POWER, VOLTAGE, Geometry, SkysieveParser, packets
 from skysieve.dedispersion.stream.records import Options
 from skysieve.dedispersion.stream.search.search import StreamSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-POWER_BITS, VOLTAGE_BITS = (8, 16, 32), (4, 8)
+USUAL_BITS, POWER_BITS, VOLTAGE_BITS = 8, (16, 32), (4, 8)
 """Numbers of bits per sample for which different functions are compiled."""
 BINNED_DM = 40.0
 """Highest DM of a plan with binning by 1 and 2, for 64 channels of 1 MHz from 400 MHz on, and a sample every ms."""
@@ -36,7 +42,9 @@ LONG_BLOCK = 60.0
 
 
 def warm(options: Options, dtype: str = "uint8") -> None:
-    """Load all kernels, for any kind of datagrams, and report mistakes in the options of the search.
+    """Load the kernels for any kind of datagrams, and report mistakes in the options of the search.
+
+    If the kernels for all kinds but 8-bit power were never compiled for a CPU, they are left to other processes.
 
     For data that can wait (``options.expected``) nothing is loaded; functions are compiled when they are used.
 
@@ -47,7 +55,8 @@ def warm(options: Options, dtype: str = "uint8") -> None:
         Type of the samples, if it is known.
     """
     if not options.expected:
-        compile_beside(dtype)
+        receiver.compile_beside(steps=True)
+        grouping.compile_beside(dtype)
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:
         observation = Observation(np.linspace(plan.top, plan.bottom, plan.nchan), plan.tsamp)
@@ -65,11 +74,28 @@ def warm(options: Options, dtype: str = "uint8") -> None:
         for at in (0, made.length):  # with missing samples, whose functions are loaded too
             made.feed(at, rows, [[at, at + 4, 0, observation.nchan]])
         made.finish()
-    free = replace(options, search=without_channels(options.search), policy="block", growing=False, cutouts=False)
-    for bits in POWER_BITS:
-        _run_through(power_packets(bits), replace(free, plan=None, dm_max=BINNED_DM))
-    for bits in VOLTAGE_BITS:
-        _run_through(voltage_packets(bits, options.channelise), replace(free, plan=np.arange(4.0), dm_max=None))
+        on_gpu = bool(getattr(made.engine, "runtimes", None))
+    search, channelise = without_channels(options.search), options.channelise
+    warm_power(USUAL_BITS, search)
+    rarer: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+        *((warm_power, (bits, search)) for bits in POWER_BITS),
+        *((warm_voltages, (bits, search, channelise)) for bits in VOLTAGE_BITS),
+    ]
+    here = on_gpu or is_ready(quantise)  # the last function of these that is compiled
+    for function, given in rarer:
+        if here or not run_beside(f"from {__name__} import {function.__name__} as warm; warm(*{given!r})"):
+            function(*given)
+
+
+def warm_power(bits: int, search: dict[str, Any]) -> None:
+    """Pass packets of total power with this number of bits through all stages; ``search``: as in `Options`."""
+    _run_through(power_packets(bits), Options(dm_max=BINNED_DM, policy="block", search=search, cutouts=False))
+
+
+def warm_voltages(bits: int, search: dict[str, Any], channelise: dict[str, Any]) -> None:
+    """Pass packets of voltages through all stages; ``search`` and ``channelise``: as in `Options`."""
+    options = Options(np.arange(4.0), policy="block", search=search, channelise=channelise, cutouts=False)
+    _run_through(voltage_packets(bits, channelise), options)
 
 
 def without_channels(search: dict[str, Any]) -> dict[str, Any]:
