@@ -558,12 +558,16 @@ class _Rows:
         y, block, parts = self.sums[row], self.what.block, self.what.parts
         work = self.means, self.fit, self.work
         if found := baseline.find_levels(y, count, block, parts, *work, self.lanes, self.drifts, self.levels):
-            if not self.flat.size:
-                self.flat = np.empty_like(y)
-            subtract = jit.interpreted_if_small(
-                baseline.subtract_baselines, BASELINE_STEPS * found, BASELINE_WORTH
-            )  # fmt: skip
-            subtract(y, count, block, parts, self.kind, *work, self.drifts, self.levels, self.flat)
+            self.subtract(row, count, found)
+
+    def subtract(self, row: int, count: int, found: int) -> None:
+        """Subtract the drifts of the levels, which `find_levels` has ``found`` in so many blocks."""
+        y, block, parts = self.sums[row], self.what.block, self.what.parts
+        if not self.flat.size:
+            self.flat = np.empty_like(y)
+        work = self.means, self.fit, self.work
+        subtract = jit.interpreted_if_small(baseline.subtract_baselines, BASELINE_STEPS * found, BASELINE_WORTH)
+        subtract(y, count, block, parts, self.kind, *work, self.drifts, self.levels, self.flat)
 
     def normalise(self, row: int, count: int) -> None:
         """Set the prefix sums of the first ``count`` samples of a row."""
@@ -599,8 +603,12 @@ def _search_rows(
     return n
 
 
-USES = {"find_levels": baseline.find_levels, "normalise": detect.normalise, "find_events": detect.find_events}
-"""Functions that `compile_search` compiles, in the order in which a search calls them."""
+USES = {
+    "find_levels": baseline.find_levels, "normalise": detect.normalise, "subtract": baseline.subtract_baselines,
+    "find": detect.find_events,
+}  # fmt: skip
+"""Functions that `compile_search` compiles.  One other process compiles the first three while this process compiles the
+sums and the last one."""
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:
@@ -614,9 +622,11 @@ def compile_beside(dtype: np.dtype[Any]) -> None:
 
 def compile_search(dtype: str, function: str) -> None:
     """Call a function of a search of sums of a type, on two samples without events."""
-    parts = LEAST_PARTS if function == "find_levels" else 0
+    parts = 0 if function in ("normalise", "find") else LEAST_PARTS
     rows = _Rows(np.zeros((1, 2), dtype), Detection(2, (1,), 1.0, "robust", False, np.full(1, 2), parts=parts))
-    if function == "find_events":
+    if function == "find":
         rows.find(0, 2, 0, 2, np.empty((1, 4)), 0)
+    elif function == "subtract":
+        rows.subtract(0, 2, 1_000_000)  # more than the interpreter would do
     else:
         getattr(rows, function)(0, 2)
