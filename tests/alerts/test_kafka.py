@@ -205,6 +205,7 @@ class Unanswered:
         return found
 
 
+@pytest.mark.slow
 def test_committed_offsets_that_the_broker_does_not_tell_at_once(broker):
     """The group's offsets are asked for again: to begin at the beginning instead would read old packets again."""
     from confluent_kafka import Consumer, TopicPartition

@@ -173,6 +173,7 @@ SLOW = {
 """Kernels whose modes fall slower than a Gaussian's, most of all near a pole and between distant rings."""
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("kernel", list(SLOW))
 def test_the_promise_holds_where_modes_end_slowly(kernel):
     """The first kernel had an rms error of 3e-5 when rings near a pole had only the modes that each needs by itself."""
@@ -230,6 +231,7 @@ def test_the_sum_is_self_adjoint(method):
                 assert plan.adjoint(a) == pytest.approx(plan.execute(a), abs=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @pytest.mark.parametrize("method", METHODS)
 def test_pixel_weights_are_those_of_the_sum(method):

@@ -60,6 +60,7 @@ def narrow():
     return k, g, x, rows, reference.convolve_spin(g.table(), k.window(143, spin=2), x, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_spin_2_of_narrow_beams(dtype, narrow):
@@ -133,6 +134,7 @@ def test_the_window_of_spin_2_is_that_of_e_and_b(kernel):
         assert plan.truncation_error(np.ones(60)) < 1e-6
 
 
+@pytest.mark.slow
 def test_spin_2_of_a_window_that_begins_late():
     """The window of a needlet of scale 9 is not zero from l = 256 to 1024."""
     found = make_radial(Needlet(9), 1e-4, 2)

@@ -104,6 +104,7 @@ def test_a_damaged_file_is_compiled_again(tmp_path, monkeypatch):
         assert (hits(), hits()) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_path):
     obstacle = tmp_path / "file"
     obstacle.write_text("")

@@ -251,6 +251,7 @@ def test_the_scintles_of_a_bright_pulse_stay(snr):
     assert found >= 0.95 * bare > 100
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
 def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
     fb, _ = data(kinds)

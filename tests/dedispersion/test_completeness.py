@@ -436,6 +436,7 @@ def test_what_interference_takes_is_counted():
     assert abs((some["snr_known"] - some["snr_left"]).mean()) < 5 / math.sqrt(len(some))
 
 
+@pytest.mark.slow
 def test_a_silent_stretch_of_a_file_is_counted():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
     x = np.array(fb.read())
@@ -459,6 +460,7 @@ def test_a_file_that_does_not_vary_is_named(value):
         inject_pulses(dead, [Pulse(100, 3.0, 5e-3, 9)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_only_channels_without_numbers_and_saturated_ones_are_lost():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
@@ -485,6 +487,7 @@ def test_files_that_are_too_short_are_named():
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("nbits", [1, slow(2), slow(4), 8])
 def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     """Quartiles of 2 bits would give a sigma that is half as large again."""
@@ -497,6 +500,7 @@ def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     assert np.median(t["snr_found"] / 14) == pytest.approx(1, abs=0.15)
 
 
+@pytest.mark.slow
 def test_noise_that_channels_share_counts_in_what_a_detector_sees():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
     shared = np.convolve(np.random.default_rng(1).normal(size=fb.nsamp + 15), np.ones(16) / 4, "valid")

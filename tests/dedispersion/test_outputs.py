@@ -148,6 +148,7 @@ def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
         assert {"cand_id", "snr", "width", "label", "nchans", "tsamp", "fch1", "foff"} <= set(file.attrs)
 
 
+@pytest.mark.slow
 def test_your_draws_the_files(data, found, tmp_path):
     plotter = pytest.importorskip("your.utils.plotter")
     [path] = write_cutouts(data, found, tmp_path, most=1, plots=False)

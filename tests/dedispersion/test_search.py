@@ -278,6 +278,7 @@ def test_threshold_detector_is_the_papers(pulses):
     assert found.detector == "threshold"
 
 
+@pytest.mark.slow
 def test_injected_pulses_are_recovered():
     """Required: recall of at least 99% at threshold + 3; S/N in [0.9, 1.02] of what is expected, +- the noise's 1."""
     rng = np.random.default_rng(8)

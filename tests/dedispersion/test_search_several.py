@@ -58,6 +58,7 @@ def test_a_folder_is_one_table_without_the_damaged_file(night, tmp_path):
     assert not (tmp_path / "n.csv.parts").exists()
 
 
+@pytest.mark.slow
 def test_all_files_are_searched_where_nobody_reads_the_lines(night, tmp_path):
     wanted, out = tmp_path / "wanted.csv", tmp_path / "n.csv"
     run("search", night, *DMS, "-o", wanted, code=FAILED_SOME)

@@ -175,6 +175,7 @@ def wait_for(condition, seconds=300.0):
     return found
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_packet(data, tmp_path):
     """Once the run says that it listens, a signal ends it with a summary and status 0."""
     data.plan.save(tmp_path / "a.json")

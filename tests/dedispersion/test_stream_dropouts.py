@@ -145,6 +145,7 @@ def test_pulses_outside_are_found_as_before(kind, name):
     assert wrong.sum() <= 0.01 * truth.sum() + 5
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("kind", ["1", "8", "float32"])
 def test_the_bits_are_those_of_a_file_with_these_losses(kind):
     """The rectangles that the stream finds, given to `search` as losses, give the same candidates."""
@@ -162,6 +163,7 @@ def test_the_bits_are_those_of_a_file_with_these_losses(kind):
         assert np.array_equal(cells(dropped, x.shape), cells(find_dropped(bank(x.T)), x.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [QUICK_KINDS, slow((*QUICK_KINDS, *OTHER_KINDS))])
 @settings(max_examples=12, deadline=None)
 @given(
@@ -186,6 +188,7 @@ def test_any_pieces_give_the_same_bits(kinds, data, gulps, first, a, n, low, los
         assert np.array_equal(one[name], other[name]), name
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("kind", KINDS)
 def test_clean_streams_lose_nothing(kind):
     x, most = noise(kind, 5)

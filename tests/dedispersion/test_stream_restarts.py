@@ -120,6 +120,7 @@ def test_packets_of_both_streams_at_a_restart(data):
     assert counts["packets"] == 600
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(data_=st.data(), size=st.integers(1, 700))
 def test_counts_do_not_depend_on_the_size_of_reads(data, data_, size):
@@ -166,6 +167,7 @@ def mark_of(folder):
         return None
 
 
+@pytest.mark.slow
 def test_runs_after_one_that_was_killed(data, tmp_path):
     """What was announced is on the disk; later runs name the gap, continue the segments and replace nothing."""
     data.plan.save(tmp_path / "a.json")

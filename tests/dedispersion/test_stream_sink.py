@@ -289,6 +289,7 @@ def test_samples_that_wait_are_bounded(fb, tmp_path, monkeypatch):
     assert sink.counts["pictures"] == len(list(tmp_path.glob("pulses/*.fil"))) >= 2
 
 
+@pytest.mark.slow
 def test_a_killed_drawing_process(fb, tmp_path):
     """Its candidate keeps its line and its samples; a new process draws the next ones."""
     pytest.importorskip("matplotlib")

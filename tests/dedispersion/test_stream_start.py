@@ -141,6 +141,7 @@ def test_code_for_rarer_packets_is_left_to_another_process(monkeypatch, stored, 
     assert len(here) == len(given)  # each line passes packets of one kind
 
 
+@pytest.mark.slow
 def test_long_spectra_need_little_memory(monkeypatch):
     """2 subbands of 4096 channels, 16 spectra added: a ring of a minute would exceed the memory."""
     ended = []

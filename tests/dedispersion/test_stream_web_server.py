@@ -107,6 +107,7 @@ def visit(port):
     return pull_session(url=f"http://127.0.0.1:{port}/")
 
 
+@pytest.mark.slow
 def test_visitors_are_counted_by_their_websockets(port, monkeypatch):
     """Pages that were only loaded do not count; visitors count until they leave."""
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_VISITORS", 2)
@@ -129,6 +130,7 @@ def test_visitors_are_counted_by_their_websockets(port, monkeypatch):
         one.close()
 
 
+@pytest.mark.slow
 def test_unused_pages_are_forgotten(port, monkeypatch):
     """The oldest are forgotten first; a browser that opens its websocket after that is still served."""
     from bokeh.client import pull_session

@@ -314,6 +314,7 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     assert found.members[0] == len(found.events) < len(every.events)
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("level", [0.0, 5e5, -1e6])
 def test_a_large_mean_of_floats_hides_no_pulse(level):
     """Candidates of float32 data are those of the same data without the mean, as far as float32 holds them."""

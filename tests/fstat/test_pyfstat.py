@@ -281,6 +281,7 @@ def test_our_search_of_the_same_files_finds_the_same_candidate(pyfstat, sfts, tm
     assert np.abs(found["max2F"][order] / all_theirs - 1).max() < (0.03 if exp else 5e-3)
 
 
+@pytest.mark.slow
 def test_searches_of_pyfstat_build_no_map(pyfstat, sfts, tmp_path, monkeypatch):
     from skysieve.fstat import pyfstat as interop
 

@@ -215,6 +215,7 @@ run(slow(), topk=6, posteriors=2, band="f0", band_width=0.05, checkpoint=sys.arg
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_continues(whole, tmp_path):
     path, root = tmp_path / "run.npz", Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], cwd=root)
@@ -329,6 +330,7 @@ def test_bad_priors_are_refused(options, error):
 # ---------------------------------------------------------------- the line-robust statistic
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_bsgl_of_every_cell(window):

@@ -79,6 +79,7 @@ def compare(
     return a, expected
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("kinds", ["bad", ("narrow", "radar"), "impulses"], ids=str)
 def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     removed, _ = compare(runtime, recording(kinds))

@@ -562,6 +562,7 @@ def test_too_little_memory_is_an_error(runtime):
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_cut_fits_shared_memory_and_covers_every_channel():
     for C, ndm, top in ((4096, 600, 4000.0), (1024, 500, 60.0), (100, 30, 1e5), (3, 9, 10.0)):
         f = np.linspace(1700, 900, C)

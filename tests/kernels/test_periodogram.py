@@ -383,6 +383,7 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize(
     ("dtype", "few"),

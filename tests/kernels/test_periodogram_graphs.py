@@ -187,6 +187,7 @@ def test_rows_of_long_chunks_are_copied_by_other_threads(graphs, monkeypatch, nt
         copies.clear()
 
 
+@pytest.mark.slow
 def test_every_recorded_launch_keeps_its_own_coefficients(graphs, monkeypatch):
     """Samples and coefficients of several chunks of a lane, each of which has a grid of its own."""
     only_samples(monkeypatch)

@@ -137,6 +137,7 @@ def test_a_climb_goes_uphill(runtime):
     assert abs(out.peak_frequency[0, 0] - 0.15481385) < 1e-7
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("seed", [23, 28])
 def test_sharp_peaks_of_few_points(runtime, seed):
@@ -239,6 +240,7 @@ def test_other_models_of_bands(runtime, model):
             assert abs(slope / curvature) * out.span[i] <= 1e-6
 
 
+@pytest.mark.half
 @one_order
 @pytest.mark.parametrize("spec", [{}, {"nterms": 2}, {"normalization": "log", "dtype": F32}])
 def test_by_the_judge_of_every_engine(runtime, spec):

@@ -24,6 +24,7 @@ def jobs() -> list[tuple[Any, Any]]:
     return [(batch(lengths, SPANS[k % 3], seed=k, errors=k % 5 != 3), GRIDS[k % len(GRIDS)]) for k, lengths in made]
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @one_order
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -52,6 +53,7 @@ def test_unlike_chunks_in_the_same_buffers(runtime, dtype, monkeypatch):
     engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @only_shim
 def test_buffers_of_a_room_are_where_it_looks_for_them(runtime, monkeypatch):

@@ -244,6 +244,7 @@ def test_planted_fault(fault):
     assert out.sum() == 4
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @pytest.mark.parametrize(
     ("fault", "report"),

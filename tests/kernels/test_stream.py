@@ -14,6 +14,7 @@ from tests.kernels.devices import one_order
 DMS = np.arange(0, 201, 40.0)
 
 
+@pytest.mark.slow
 @pytest.mark.half
 @one_order
 @pytest.mark.parametrize("float_samples", [False, True])

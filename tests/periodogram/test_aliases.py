@@ -62,6 +62,7 @@ def test_multiples():
     assert (found.flag == [0, 8, 8, 8, 8, 0]).all()
 
 
+@pytest.mark.slow
 def test_peaks_that_no_object_has_take_no_time():
     """20,000 peaks are requested and three exist; comparing pairs of the others would take minutes."""
     t = times(1.0)

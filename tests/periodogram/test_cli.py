@@ -215,6 +215,7 @@ def test_a_file_that_cannot_be_searched_does_not_stop_the_others(batch: Path, tm
     assert [str(i) for i in read(out)["id"]] == ["a", "b", "c", "short"]
 
 
+@pytest.mark.slow
 def test_files_of_one_name_are_listed_with_their_folders(batch: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     twin = tmp_path / "other" / batch.name

@@ -267,6 +267,7 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
 EPOCH = np.datetime64("1858-11-17", "us")
 
 
+@pytest.mark.half
 @pytest.mark.parametrize(
     "form", ["timestamps", slow("time zone"), slow("text"), "limits", "lists of dates", slow("lists of limits")]
 )
@@ -408,6 +409,7 @@ def test_results_survive_an_interruption(
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("size", [0, 3000, 12_000])
 def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the table is written during the search, or at its end: all that was found goes to the standard output."""
@@ -472,6 +474,7 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
+@pytest.mark.half
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_two_kinds_of_dates_cost_their_object(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces and whole: the object has no period, the others have; a file with nothing else is refused."""
