@@ -40,6 +40,8 @@ from skysieve.core.device import cuda_problem, driver_version, resolve
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
+FEW = 3
+"""Most cases of a test marked ``few`` that ``make test`` runs."""
 GIVEN = pytest.StashKey[list[str]]()
 """The arguments of pytest, in a worker of pytest-xdist for which `_begin_elsewhere` has changed the order of files."""
 
@@ -79,7 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    for item in other_half([item for item in items if item.get_closest_marker("half")]):
+    few = [item for item in items if item.get_closest_marker("few") and not item.get_closest_marker("slow")]
+    for item in all_but_few(few):
         item.add_marker(pytest.mark.slow)
     slow = slow_cases([item.nodeid for item in items])
     for item in items:
@@ -109,21 +112,28 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"tests that need a GPU were left out: {problem.missing}")
 
 
-def other_half(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases of tests marked ``half`` that only ``make test-all`` runs.
+def all_but_few(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases of tests marked ``few`` that only ``make test-all`` runs: all but three of each test.
 
-    A case has a value of each parameter of the test and of its fixtures.  The values of a parameter are numbered by
-    their names, in the order in which the test first uses them.  The cases returned are those whose numbers have an odd
-    sum.  ``callspec.indices`` would not do, because it counts the cases.
+    A case has a value of each parameter of the test and of its fixtures.  The cases that remain are chosen one after
+    the other, each with as many values as possible that the ones before do not have.  There are fewer than three if no
+    further case has such a value.  Cases for a GPU are chosen separately.
     """
-    known: dict[tuple[str, int], dict[str, int]] = {}
-    found = []
+    of_test: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in cases:
-        test = item.nodeid.partition("[")[0]
-        values = [known.setdefault((test, n), {}) for n in range(len(item.callspec._idlist))]
-        positions = [seen.setdefault(name, len(seen)) for seen, name in zip(values, item.callspec._idlist, strict=True)]
-        if sum(positions) % 2:
-            found.append(item)
+        on_gpu = item.get_closest_marker("gpu") is not None
+        of_test.setdefault((item.nodeid.partition("[")[0], on_gpu), []).append(item)
+    found = []
+    for items in of_test.values():
+        seen: set[tuple[int, str]] = set()
+        for _ in range(FEW):
+            new = {item.nodeid: {*enumerate(item.callspec._idlist)} - seen for item in items}
+            best = max(items, key=lambda item: len(new[item.nodeid]), default=None)
+            if best is None or not new[best.nodeid]:
+                break
+            items.remove(best)
+            seen |= new[best.nodeid]
+        found += items
     return found
 
 

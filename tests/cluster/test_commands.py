@@ -47,7 +47,7 @@ def curves(path, n, rows=30, seed=0, lists=False, text=False, bands=False, group
 RANGE = ("--min-period", "0.5", "--max-period", "5", "--device", "cpu")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     "form",
     [{}, {"lists": True, "groups": 3}, {"text": True, "groups": 101}, {"bands": True, "groups": 50}],

@@ -81,6 +81,7 @@ def test_a_full_disk_on_a_worker_ends_the_run(client, tmp_path):
     assert len(list((tmp_path / "a.parquet.parts").glob("part-*.parquet"))) < 11
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_partition_computed_again(client, tmp_path):
     cluster.run(toy(tmp_path / "one.parquet"))
     done = cluster.run(toy(tmp_path / "a.parquet", kill=[4], lost=[7]), client)  # a worker with a lost GPU ends
@@ -178,6 +179,7 @@ def test_a_run_ends_when_its_workers_leave_and_resume_continues(tmp_path, monkey
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_partitions_may_take_longer_than_a_worker_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(launchers, "WORKERS", 0.3)
     with threads_as_workers(1) as local:

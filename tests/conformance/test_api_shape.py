@@ -44,6 +44,7 @@ def test_a_plan_executes_describes_itself_and_closes(domain, name):
     plan.close()  # a second time does nothing
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("domain", "name"), PLANS)
 def test_a_copy_of_a_plan_is_another_plan_with_the_same_answers(domain, name):
     """`pickle` and `copy` go the same way, through `Plan.__reduce__`; `test_plans_can_be_copied` tests `copy`."""

@@ -79,7 +79,7 @@ def test_any_shape_equals_the_triple_loop(case, method, threads):
     assert result.loss == 0
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["brute", "exact-subband"])
 @pytest.mark.parametrize(
     ("kind", "C", "downsamp"),

@@ -44,7 +44,7 @@ def test_merged_bins_are_those_of_lalpulsar(cases, name):
     assert np.array_equal(bins.x.T, z["merged_M"])
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("name", CASES)
 def test_exact_maps(cases, name, window):
@@ -61,7 +61,7 @@ def test_exact_maps(cases, name, window):
     assert np.abs(r.p_tau - z[f"{window}_exact_p_tau"]).max() < 1e-12
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("name", CASES)
 def test_float32_maps(cases, name, window):
@@ -114,7 +114,7 @@ def patchy():
     return patchy_atoms()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_against_the_truth(patchy, grid, window):
@@ -130,7 +130,7 @@ def test_against_the_truth(patchy, grid, window):
         assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-6)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("efold", [0.7, 2.5, 20.0])
 @pytest.mark.parametrize("window", ["exp", "sum"])
 def test_other_ends(patchy, window, efold):
@@ -253,7 +253,7 @@ SUMS = {
 }
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("name", list(SUMS))
 @pytest.mark.parametrize("forced", ["recurrence", "bins"])
 def test_window_sums_by_either_method(monkeypatch, name, forced):

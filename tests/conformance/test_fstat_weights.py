@@ -59,7 +59,7 @@ def check(atoms, grid, window, efold=3, **options):
 # ---------------------------------------------------------------- weights
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("decades", [2, 4, 9, 16, 30])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_any_weights(window, decades):
@@ -72,7 +72,7 @@ def test_any_weights(window, decades):
         check(atoms, grid, WINDOWS[window], (3, 3, 0.8, 1.5, 8, 20)[seed])
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     "weight", [1e-3, *map(slow, (1e-5, 1e-7)), 1e-8, *map(slow, (1e-10, 1e-12, 1e-15, 1e-25)), 1e-34]
 )
@@ -282,7 +282,7 @@ def test_data_without_weight_are_summed_as_they_are():
 # ---------------------------------------------------------------- lines, plans, single cells
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp", "sum"])
 @pytest.mark.parametrize("weight", [1e-7, slow(1e-11), 1e-22])
 def test_lines_with_a_poor_detector(window, weight):

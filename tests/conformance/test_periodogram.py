@@ -129,7 +129,7 @@ def as_singles(curves: list[Curve], **options: Any) -> Any:
 FORMS: dict[str, Callable[..., Any]] = {"list": as_list, "flat": as_flat, "table": as_table, "singles": as_singles}
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", list(FORMS))
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
@@ -149,7 +149,7 @@ def test_value(device: str, dtype: str, method: str, form: str) -> None:
         assert result.method == method or (method == "auto" and result.method in {"direct", "nufft", "finufft"})
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("grid", list(GRIDS))
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
@@ -180,7 +180,7 @@ def test_same_times(device: str, dtype: str, method: str) -> None:
             assert worst(found.power[i, index], exact) <= bound.error
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
 @pytest.mark.parametrize("fit_mean", [True, False])
@@ -204,7 +204,7 @@ def test_options(device: str, dtype: str, method: str, fit_mean: bool, center_da
         assert np.all(np.abs(found.power[index] - exact.power) <= bound * slope)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
 def test_few_points(device: str, dtype: str, method: str) -> None:
@@ -218,6 +218,7 @@ def test_few_points(device: str, dtype: str, method: str) -> None:
         assert np.all(np.abs(found.power[i] - exact.power) <= allowed), c.t.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", slow("float32")])
 def test_irregular_frequencies(device: str, dtype: str) -> None:
@@ -254,7 +255,7 @@ def test_batch_is_a_loop_of_singles(device: str, dtype: str, method: str) -> Non
             np.testing.assert_array_equal(batch.peaks.power[i], other.peaks.power)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
 @pytest.mark.parametrize("return_power", [True, False])
@@ -275,7 +276,7 @@ def test_chunks_and_threads(device: str, dtype: str, method: str, return_power: 
             assert other.power is None
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 def test_one_grid_an_object(device: str, method: str) -> None:

@@ -62,7 +62,7 @@ def run(device: str, spec: Spec, source: Flat, grids: Grids) -> Output:
     return output
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("samples_per_peak", [2, 5, 10, 300])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -75,7 +75,7 @@ def test_samples_per_peak(device: str, dtype: str, samples_per_peak: float) -> N
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) >= 4
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mean", [(True, True), (False, True), (False, False)])
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
@@ -86,7 +86,7 @@ def test_models_and_normalisations(device: str, normalization: str, mean: tuple[
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) == 9
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("nterms", [2, 4])
 def test_series(device: str, nterms: int) -> None:

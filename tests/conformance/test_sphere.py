@@ -53,7 +53,7 @@ def pixel_sum(kernel, grid, radius):
     return rows, reference.convolve(table, (KERNELS | HARD)[kernel].profile, sky(table.npix)[0], radius, rows)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("grid", list(GRIDS))
@@ -88,7 +88,7 @@ def nside_48():
     return k, g, x, rows, reference.convolve(t, fast(k), x, rows=rows)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_nside_48_in_ring_order(method, dtype, nside_48):
@@ -142,7 +142,7 @@ def uncut(fwhm):
     return rows, reference.matrix(table, fast(Gaussian(fwhm=np.radians(fwhm))), rows=rows)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fwhm", [3.0, 2.7 * 58.6 / 16, 20.0])
 def test_the_default_eps(method, fwhm):
@@ -173,7 +173,7 @@ SLOW = {
 """Kernels whose modes fall slower than a Gaussian's, most of all near a pole and between distant rings."""
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kernel", list(SLOW))
 def test_the_promise_holds_where_modes_end_slowly(kernel):
     """The first kernel had an rms error of 3e-5 when rings near a pole had only the modes that each needs by itself."""
@@ -232,7 +232,7 @@ def test_the_sum_is_self_adjoint(method):
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 def test_pixel_weights_are_those_of_the_sum(method):
     k, g = KERNELS["gaussian"], Healpix(16)
@@ -248,7 +248,7 @@ def test_pixel_weights_are_those_of_the_sum(method):
         assert error(plan.execute(x[part]), whole[part, part] @ x[part]) < 1e-10
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_batch_is_a_loop_of_singles(method, dtype):
@@ -310,7 +310,7 @@ def test_parts_of_the_sky(method):
         assert not y[~mask[order]].any()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("fwhm", [0.25, 0.1])

@@ -26,7 +26,7 @@ def test_a_plan_describes_itself():
         assert np.abs(plan.window(60) - beam.window(60)).max() < 1e-4
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_memory_is_as_described(method, dtype):
@@ -58,7 +58,7 @@ def test_memory_is_as_described(method, dtype):
         assert name == "white" or described <= 1.5 * (peak - found.nbytes), name
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", list(GRIDS))
 @pytest.mark.parametrize("kernel", ["narrow", "wide", "needlet", "top hat"])
 def test_ones_are_convolved_to_twelve_digits(grid, kernel):
@@ -89,6 +89,7 @@ def test_an_offset_needs_nothing_at_call_time():
         assert plan.describe()["bytes"] == described
 
 
+@pytest.mark.slow
 def test_the_cut_error_is_as_predicted():
     """Eq. 7 of the paper for white noise, against the measured error."""
     k, g = Gaussian(fwhm=0.3), Healpix(24)

@@ -21,7 +21,7 @@ SPIN_GRIDS = {
 }
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", list(SPIN_GRIDS))
 @pytest.mark.parametrize("fwhm", [0.35, 0.8])
 def test_spin_2_is_the_sum_of_transported_vectors(grid, fwhm):
@@ -35,7 +35,7 @@ def test_spin_2_is_the_sum_of_transported_vectors(grid, fwhm):
             assert error(plan.execute(x)[:, rows], truth) <= ERROR[dtype], (dtype, method)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("pixel", [0, 2, 150, 180, 310, 340, 767])
 @pytest.mark.parametrize("part", [0, 1], ids="QU")
 def test_single_pixels_of_q_and_u(pixel, part):
@@ -61,7 +61,7 @@ def narrow():
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_spin_2_of_narrow_beams(dtype, narrow):
     """One kernel value serves four quarters and two hemispheres: pole, edge, belt; ring and direct agree."""

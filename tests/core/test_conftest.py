@@ -10,11 +10,11 @@ from tests.conftest import (
     GIVEN,
     ROOT,
     GpuRecord,
+    all_but_few,
     asks_for_gpu,
     changed_files,
     gpu_hashes,
     is_whole_gpu_run,
-    other_half,
     slow_cases,
 )
 
@@ -83,14 +83,20 @@ def test_outcomes_are_counted_once():
     assert record.outcomes == {"good": "passed", "bad": "failed", "bad teardown": "failed"}
 
 
-def test_of_long_products_make_test_runs_the_cases_with_an_even_sum_of_positions():
-    cases = [
-        SimpleNamespace(nodeid=f"{test}[{a}-{b}]", callspec=SimpleNamespace(_idlist=[a, b]))
-        for test in "tu" for a in "abc" for b in "xy"
-    ]  # fmt: skip
-    left_out = [f"{test}[{case}]" for test in "tu" for case in ("a-y", "b-x", "c-y")]
-    assert [case.nodeid for case in other_half(cases)] == left_out
-    assert other_half([SimpleNamespace(nodeid="v[a]", callspec=SimpleNamespace(_idlist=["a"]))]) == []
+def test_of_many_cases_make_test_runs_three_that_differ():
+    def case(test, *values):
+        marker = {"gpu": True}.get if "gpu" in values else {}.get
+        return SimpleNamespace(
+            nodeid=f"{test}[{'-'.join(values)}]", callspec=SimpleNamespace(_idlist=list(values)),
+            get_closest_marker=marker,
+        )  # fmt: skip
+
+    cases = [case(test, a, b, c) for test in "tu" for a in "abc" for b in "xy" for c in ("cpu", "gpu")]
+    left = {item.nodeid for item in cases} - {item.nodeid for item in all_but_few(cases)}
+    kinds = "a-x", "b-y", "c-x"
+    assert left == {f"{test}[{kind}-{place}]" for test in "tu" for kind in kinds for place in ("cpu", "gpu")}
+    assert all_but_few([case("v", "a")]) == []
+    assert all_but_few([case("v", "a"), case("v", "b")]) == []
 
 
 def test_a_third_of_the_cases_in_both_orders_runs_backwards_in_make_test():

@@ -222,7 +222,7 @@ def check_bright(dm, sizes, **options):
             assert best >= 0.95 * snr - 3, (t, width, snr)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dm", [30, 200])
 def test_bright_pulses_stay(dm):
     """The step for narrow-band signals, and that for the gain, removed some of these."""
@@ -251,7 +251,7 @@ def test_the_scintles_of_a_bright_pulse_stay(snr):
     assert found >= 0.95 * bare > 100
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kinds", [(), "bad", "impulses", "gain", ("narrow", "radar")], ids=str)
 def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
     fb, _ = data(kinds)
@@ -268,7 +268,7 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
             assert (live.removed.windows == offline.removed.windows).all()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kinds", ["all", "impulses"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):

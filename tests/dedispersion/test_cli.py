@@ -407,7 +407,7 @@ def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path)
     assert "cannot be combined with files" in run("info", "-", path, code=2)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -487,7 +487,7 @@ def test_files_that_are_too_short_are_named():
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("nbits", [1, slow(2), slow(4), 8])
 def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
     """Quartiles of 2 bits would give a sigma that is half as large again."""

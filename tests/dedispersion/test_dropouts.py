@@ -76,7 +76,7 @@ def rectangles(rects, shape):
 KINDS = ("1", "2", "4", "8", "int8", "uint16", "float32", "skew")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     "kind", ["1", slow("2"), slow("4"), "8", slow("int8"), slow("uint16"), "float32", slow("skew")]
 )
@@ -107,7 +107,7 @@ CASES += [slow(kind, name) for name in ("held", "some channels") for kind in KIN
 """All places with the narrowest, the usual and the widest type; two of them with the other types."""
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_stretch_is_found_and_gives_no_candidates(kind, name):
     where, rows, value = WHERE[name]
@@ -197,7 +197,7 @@ def test_lost_floats_are_filled():
     assert len(found) == 0
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("layout", ["array", "file", "packed", "reversed"])
 def test_no_bit_depends_on_chunks_threads_or_layout(tmp_path, layout):
     bits = 2 if layout == "packed" else 8
@@ -220,6 +220,7 @@ def test_no_bit_depends_on_chunks_threads_or_layout(tmp_path, layout):
             assert np.array_equal(column, found.columns()[name]), name
 
 
+@pytest.mark.slow
 def test_filled_samples_look_like_the_others():
     """Histograms of filled and good samples agree; a channel that is missing at first takes its level from later."""
     for kind in KINDS:
@@ -325,7 +326,7 @@ def test_the_end_of_the_search_is_stated():
     assert search(bank(x), [0.0]).remarks() == []
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("tsamp", [2e-3, 5e-4, 1.1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["8", "float32"])
 def test_pieces_layouts_threads_and_gpus_find_the_same_dropouts(tsamp, kind, monkeypatch):

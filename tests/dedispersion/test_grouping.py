@@ -69,7 +69,7 @@ def test_a_burst_of_another_shape_is_one_candidate(name, shape):
         assert len(search(fb, plan(fb, 800), threads=1)) == 1, name
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("snr", "width", "separation"),
     [(20, 5e-3, 3.2), (20, 5e-3, 5), (20, 5e-3, 10), (40, 5e-3, 3), (40, 5e-3, 10), (40, 5e-3, 20), (40, 5e-3, 40),

@@ -233,6 +233,7 @@ def test_statistics_of_known_noise():
         channel_statistics(fb, 1)
 
 
+@pytest.mark.slow
 def test_interference_is_found_and_little_else():
     fb = fake(nchan=128, duration=30, tsamp=1e-3, fch1=1500, foff=-2, period=None, seed=7)
     x = fb.read()

@@ -147,7 +147,7 @@ def drifting(period, amplitude, width=8e-3, snr=25.0, kind="uint8", times=(2.0, 
     return Filterbank.from_array(x.astype(kind), freqs=made.freqs, tsamp=1e-3)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("drift", [(1.7, 0.5), (4.0, 1.0), (10.0, 1.0), (60.0, 1.0)])
 @pytest.mark.parametrize("width", [3e-3, 50e-3, 20e-3])
 def test_pulses_on_a_drift_have_their_signal_to_noise(drift, width):
@@ -163,6 +163,7 @@ def test_pulses_on_a_drift_have_their_signal_to_noise(drift, width):
     assert found.snr.max() < 1.2 * before.snr.max()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["uint8", slow("int8"), "float32"])
 def test_drifts_are_removed_as_the_slow_search_does(kind):
     fb = drifting(1.7, 0.5, kind=kind)
@@ -386,6 +387,7 @@ def test_false_alarms_are_those_of_normal_noise():
     assert len(search(in_memory(fb), dms, threshold=6.5)) == 0
 
 
+@pytest.mark.slow
 def test_boxcars_have_the_false_alarms_of_white_noise():
     """Windows of all widths overlap, so the number of trials comes from the reference search of white noise.
 
@@ -517,6 +519,7 @@ def test_the_dm_of_a_candidate_is_the_middle_of_its_events(pulses):
     assert (dm[0], time[0]) == (events.dm[0], events.time[0])
 
 
+@pytest.mark.slow
 def test_the_dm_of_candidates_is_nearer_to_the_truth_than_that_of_their_peaks():
     noise = Noise(nchan=64, foff=-4, tsamp=1e-3, duration=90)
     fb, _ = inject_grid(noise, PulseGrid(snr=[10.0], dm=[101.0], width=[1e-2]), n=50, seed=1)
@@ -552,7 +555,7 @@ def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
     np.testing.assert_allclose((other.mjd_top - other.mjd_infinite) * 86400, late, atol=2e-6)  # the step of an MJD
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("ref_freq", ["centre", "bottom", "infinity", 300.0])
 def test_what_is_found_does_not_depend_on_the_reference(ref_freq):
     """Also pulses that would have arrived before the data at that frequency."""

@@ -45,7 +45,7 @@ def run(x, cuts, start=0, missing=(), **options):
     return c, parts[0][0], np.concatenate([rows for _, rows in parts]), np.concatenate(rects)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("channels", [1, 5, 8, 128])
 @pytest.mark.parametrize("foff", [-1.0, 1.0])
 def test_fft_is_numpys(voltages, channels, foff):

@@ -103,7 +103,7 @@ def undisturbed(kind):
     return x, most, columns(stream(x, most)[0])
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kind", QUICK_KINDS)
 @pytest.mark.parametrize("name", ["zeros", "held", "few", "start, inside the first block"])
 def test_noise_with_equal_samples_has_no_candidates(kind, name):
@@ -114,7 +114,7 @@ def test_noise_with_equal_samples_has_no_candidates(kind, name):
     assert columns(found)["snr"].tolist() == []
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WHERE)
 def test_pulses_outside_are_found_as_before(kind, name):
@@ -145,7 +145,7 @@ def test_pulses_outside_are_found_as_before(kind, name):
     assert wrong.sum() <= 0.01 * truth.sum() + 5
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["1", "8", "float32"])
 def test_the_bits_are_those_of_a_file_with_these_losses(kind):
     """The rectangles that the stream finds, given to `search` as losses, give the same candidates."""
@@ -188,7 +188,7 @@ def test_any_pieces_give_the_same_bits(kinds, data, gulps, first, a, n, low, los
         assert np.array_equal(one[name], other[name]), name
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 def test_clean_streams_lose_nothing(kind):
     x, most = noise(kind, 5)

@@ -110,7 +110,7 @@ def random_losses(rng, part, packet, start=0, chunks=1, nsamp=12000):
     return Losses(np.stack([t, t + packet, c, c + NCHAN // chunks], axis=1), start)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("lost", [(0.01, 4, 1), (0.1, 16, 4), (0.5, 10, 1)])
 @pytest.mark.parametrize("fill", [0, 255])
 def test_losses_are_those_of_the_file(fb, lost, fill):
@@ -148,7 +148,7 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
     return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "uint16", slow("int8")])
 def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
@@ -159,7 +159,7 @@ def test_noise_has_no_candidates_wherever_a_stream_begins(after, dtype):
         assert live_candidates(noise(rng, count, dtype), first, np.arange(0, 1001, 50.0), 1.1) == [], count
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("after", [0, 5, 90, 800])
 @pytest.mark.parametrize("dm", [40.0, 100.0, 300.0])
 def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
@@ -175,7 +175,7 @@ def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     assert abs(time - (first * TSAMP + at)) < 8e-3
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("joins", [30, 1050, 1150, 2190, 4000])
 @pytest.mark.parametrize("channels", [(0, 32), (32, 64), (60, 64)])
 def test_a_subband_that_joins_late_makes_no_candidates(joins, channels):
@@ -276,7 +276,7 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     )  # its block, the next one for the baseline, the delay of DM 200 and of some DMs near it, and a piece
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_data_that_wait_are_searched_before_all_is_compiled_to_the_same_bits(fb, monkeypatch, dtype):
     """The level drifts, so that lines are subtracted by the interpreter; integers are summed directly."""

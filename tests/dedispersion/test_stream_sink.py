@@ -308,6 +308,7 @@ def test_a_killed_drawing_process(fb, tmp_path):
     assert missing.picture.name.startswith("60001.0")
 
 
+@pytest.mark.slow
 def test_missing_pictures_can_be_drawn_later(fb, tmp_path, monkeypatch):
     """Closing waits for at most the given time; samples are on the disk, and the command draws the rest."""
     pytest.importorskip("matplotlib")

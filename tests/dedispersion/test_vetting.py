@@ -42,7 +42,7 @@ def changed(fb, change):
     return Filterbank.from_array(np.clip(np.rint(x), 0, 255).astype(np.uint8), fch1=1500.0, foff=-2.34375, tsamp=1e-3)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("band", [(0.0, 1.0), (0.0, 0.5), (0.7, 1.0)], ids=str)
 @pytest.mark.parametrize("index", [0.0, -4.0])
 def test_pulses_are_not_vetoed(band, index):
@@ -82,7 +82,7 @@ def test_a_step_at_the_end_of_the_data_is_vetoed():
     assert found.vetoed["edge"] >= 1
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("kinds", "clean"), [("impulses", None), (("radar", "gain"), ("gain",))], ids=str)
 def test_files_and_streams_veto_the_same(kinds, clean):
     pulses = [Pulse(dm=150, time=t, width=5e-3, snr=20.0) for t in (2.5, 6.2, 9.1)]
@@ -140,7 +140,7 @@ def test_the_scatter_beside_a_candidate(period):
     assert red >= 38 if period is None else red <= 2
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("name", ["1bit", "2bit", "4bit", "8bit_1", "8bit_2"])
 def test_bumps_of_the_baseline_are_vetoed(test_data, name):
     """The level of Parkes' recordings changes in most channels at once, within 158 ms."""
@@ -314,7 +314,7 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     assert found.members[0] == len(found.events) < len(every.events)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("level", [0.0, 5e5, -1e6])
 def test_a_large_mean_of_floats_hides_no_pulse(level):
     """Candidates of float32 data are those of the same data without the mean, as far as float32 holds them."""

@@ -133,7 +133,7 @@ def ln_bsgl(F, FX, lines=LINES):
     return F - np.logaddexp.reduce(parts)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp", "sum"])
 @pytest.mark.parametrize("grid", list(GRIDS))
 def test_lines_against_the_truth(grid, window):

@@ -26,7 +26,7 @@ def signal(**changes):
     return Signal(**(values | changes))
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("detector", ["H1", "V1", "K1"])
 def test_times_at_the_barycentre(detector):
     """Errors over a year and the whole sky, except for a constant: 5 us with JPL's tables, 15 us with ERFA's series."""
@@ -104,7 +104,7 @@ def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins):
     return from_lal(results.multiFatoms[0]), float(results.twoF[0]), given
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("spins", [(100.0, -1e-9, 0.0), (99.7123, 3e-9, 1e-17), (100.2, 0.0, 0.0)])
 def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     lal, lalpulsar = pytest.importorskip("lal"), pytest.importorskip("lalpulsar")

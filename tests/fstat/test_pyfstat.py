@@ -217,7 +217,7 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
         maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("window", "statistic"), [slow("rect", {}), ("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
 )  # fmt: skip

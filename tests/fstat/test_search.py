@@ -167,6 +167,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("at", [0, 1, 9, 23])
 @pytest.mark.parametrize("seekable", [True, False])
 def test_an_interrupted_search_continues(whole, tmp_path, at, seekable):
@@ -331,7 +332,7 @@ def test_bad_priors_are_refused(options, error):
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_bsgl_of_every_cell(window):
     """Against maps of all detectors and of each, cell by cell; the detectors' SFTs line up, so that bins do too."""

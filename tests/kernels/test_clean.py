@@ -79,7 +79,7 @@ def compare(
     return a, expected
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kinds", ["bad", ("narrow", "radar"), "impulses"], ids=str)
 def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     removed, _ = compare(runtime, recording(kinds))
@@ -111,7 +111,7 @@ def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
     assert (out[:, untouched] == before[:, untouched]).all()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("kind", ["u1", slow("i1"), "u2", slow("i2"), "f4"])
 def test_every_type_of_samples(runtime, kind):
@@ -144,7 +144,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
     assert removed.steps == ("channels",)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), slow("i1", 3), ("u2", 16), ("f4", 16)])
 def test_steps_of_the_gain_are_undone(runtime, kind, sigma):

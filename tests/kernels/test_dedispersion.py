@@ -294,7 +294,7 @@ def test_two_gpus_share_the_dms(runtime):
     assert facts["device"].startswith("2 GPUs")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("kind", "noise"), [("u1", "robust"), ("f4", "moments"), ("u2", "clipped"), slow("i1", "robust")]
@@ -358,7 +358,7 @@ def test_pulses_of_every_width_in_long_series(runtime, seed, widths):
     assert len(found[0]) > 2
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("kind", ["u1", "i1", "f4"])
 def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
@@ -413,7 +413,7 @@ def test_windows_with_several_peaks_are_divided_as_on_the_cpu(runtime, kind):
     assert len(found[np.inf]) < len(centres)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("kind", "noise", "block", "parts", "period"),
@@ -477,7 +477,7 @@ def first_look(kind):
     return np.rint(x.clip(0, 255)).astype(np.uint8)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("kind", "least", "most", "threads"),

@@ -129,7 +129,7 @@ def check(out, i, truth, dtype, marginals=True, bound=None):
         assert np.abs(np.exp(out.column_log[i] - out.log_sum[i]) - w.sum(0)).max() <= most
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("grid", list(GRIDS))
 def test_maps(runtime, grid, window):
@@ -142,7 +142,7 @@ def test_maps(runtime, grid, window):
             check(out, 0, truth, dtype, options.get("marginals", True))
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", ["full", "long tau", "off the bins"])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("sky", [False, True])
@@ -188,7 +188,7 @@ def test_maps_long_enough_for_the_loops_without_tests(runtime, window, options):
                 assert np.abs(out.column_log[i] - truth.column_log[i]).max() <= 1e-4
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_loud_templates_and_glitches(runtime, window, dtype):
@@ -288,7 +288,7 @@ def check_lines(runtime, made, grid, w, lines, dtype="float32"):
 LINES = Lines(3.0, (-1.0, -1.3))
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", ["full", "off the bins", "lists", "before the data"])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_lines_against_the_truth(runtime, grid, window):

@@ -46,7 +46,7 @@ def check(runtime, atoms, grid, window, efold=3):
         assert np.abs(np.exp(out.row_log[0] - out.log_sum[0]) - truth.weights.sum(1)).max() <= slack
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("decades", [3, 9, 30])
 def test_any_weights(runtime, window, decades):
@@ -57,7 +57,7 @@ def test_any_weights(runtime, window, decades):
         check(runtime, atoms, grids(bin_atoms(atoms).t_start, n)[seed], WINDOWS[window], (3, 1.5)[seed])
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("weight", [1e-6, 1e-9, 1e-13, 1e-30])
 def test_a_poor_detector_through_the_gap_of_another(runtime, weight):
@@ -85,7 +85,7 @@ def test_a_glitch_among_faint_sfts_and_one_beside_a_gap(runtime):
         check(runtime, alone, grid, window, 0.8)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("off", [0, 700])
 def test_windows_that_start_in_a_long_gap(runtime, off):
     """Few SFTs at the far end of a window, after hundreds have left it; the kernels of every bin and of any grid."""
@@ -103,7 +103,7 @@ def test_windows_that_start_in_a_long_gap(runtime, off):
     assert error[(a != 2) & (b != 2)].max() <= LIMIT["float32"]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("sky", [False, True])
 @pytest.mark.parametrize("window", list(WINDOWS))

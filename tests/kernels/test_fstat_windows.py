@@ -51,7 +51,7 @@ def engine(runtime, window, dtype, **options):
     return cuda.Engine(Spec(w, np.dtype(dtype), **options), runtime=runtime)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("window", WINDOWS)
 def test_maps(runtime, grid, window):
@@ -78,7 +78,7 @@ def test_maps(runtime, grid, window):
             assert "cells" not in launched(runtime) or fourier
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("marginals", [False, True])
 def test_batches_without_a_map(runtime, window, marginals):
@@ -107,7 +107,7 @@ def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window)
         assert {"direct", "cells"} <= launched(runtime)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("window", ["rect", "exp", "two rates", "function"])
 @pytest.mark.parametrize("width", [3, 4, 14])
 def test_a_glitch_leaves_nothing_in_windows_beside_it(runtime, window, width):
@@ -150,7 +150,7 @@ LINE_GRIDS = (
 LINE_WINDOWS = ("rect", "exp", "two rates", "function")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("window", "runtime", "detectors"),
     [

@@ -44,7 +44,7 @@ class Held:
         return rows, (self.gone if len(self.gone) == 1 else self.gone[start:stop]).copy()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize(("dtype", "by_channel"), [(np.uint8, True), (np.uint8, False), (np.float32, True)])
 @pytest.mark.parametrize("size", [1, 5])
@@ -87,6 +87,7 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
     sums.close()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("by_channel", [True, False])
 @pytest.mark.parametrize("nchan", [CHANNELS, 64])
 @pytest.mark.parametrize("samples", [vetting.SLICE, 100 * CHANNELS])

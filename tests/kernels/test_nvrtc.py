@@ -43,7 +43,7 @@ def test_header_block(source):
     assert source.builds
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("source", "build", "arch"), _cases())
 def test_compiles_within_budget(source, build, arch):
     """The options do not divide compilation among threads, with which registers and spills would vary between runs."""

@@ -75,7 +75,7 @@ def engine(runtime, matrix=False, memory=None, **spec):
     return e
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("build", GRIDS)
 def test_comb(runtime, build):
     lengths, f0, df, nf = (GPU_GRIDS if on_gpu(runtime) else GRIDS)[build]
@@ -89,7 +89,7 @@ def test_comb(runtime, build):
     check(e, source, grids, 1e-9)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("step", "dtype"), [*((s, F64) for s in SAMPLES), (8, F32), slow(16, F32), slow(32, F32)], ids=str
 )
@@ -145,7 +145,7 @@ def test_samples_of_grids_of_their_own(runtime, dtype, tolerance, monkeypatch):
     check(e, batch([40, 60, 25]), grids, tolerance)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("spec", [{"fit_mean": False}, {"center_data": False}, {"n_peaks": 40}])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-9), (F32, 2e-6)])
 @one_order
@@ -383,7 +383,7 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("dtype", "few"),

@@ -22,7 +22,7 @@ FEWER = [name for name in BAND_MODELS if name != "flexible, 2 terms"]
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("model", BAND_MODELS)
 def test_combs(runtime, model):
     if on_gpu(runtime):

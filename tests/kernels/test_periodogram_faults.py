@@ -316,7 +316,7 @@ def test_ctrl_c_ends_a_search_on_several_gpus(source):
     assert e.workers == workers
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("spec", [{}, {"nterms": 2}, {"method": "direct"}, {"nterms": 2, "method": "direct"}])
 def test_objects_without_rows_and_more_peaks_than_there_are(spec):
     nobody, some = FlatSource(np.zeros(0), np.zeros(0), None, np.zeros(4, np.int64)), batch([60, 45])

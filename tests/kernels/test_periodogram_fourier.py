@@ -49,7 +49,7 @@ def check(e, source, grids, tolerance):
     return out
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("nterms", [2, 4])
 def test_combs(runtime, nterms):
     source, grids = batch([40, 90, 25], errors=False), shared_grid(0.16, STEP, 900)
@@ -79,7 +79,7 @@ def test_steps_of_long_series(runtime, cycles):
     check(engine(runtime, nterms=4), batch([60, 300], errors=False), shared_grid(0.16, cycles / 120, 4000), 1e-8)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(("step", "combs"), [(0.5 / 120, 1), (0.02 / 120, 32)])
 def test_coarse_and_fine_grids(runtime, step, combs):
@@ -89,7 +89,7 @@ def test_coarse_and_fine_grids(runtime, step, combs):
     check(e, source, grids, 1e-8)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("shared", [True, False])
 def test_narrow_bands_far_from_zero(runtime, shared):

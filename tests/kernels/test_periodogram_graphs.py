@@ -125,7 +125,7 @@ ROWS_AND_STRAIGHT = [(3000, 0), (150, 1 << 20), slow(3000, 1 << 20), slow(150, 0
 """Rows of a chunk, and bytes that are copied straight from the user's arrays."""
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, straight, rows):
     """Several chunks of a run, and arrays of every size: each answer is that of the joined arrays."""
@@ -149,7 +149,7 @@ def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, strai
     assert all(locked)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     """Rows copied straight from the user's arrays, and through the pinned buffer; several chunks of a run in a lane."""
@@ -165,7 +165,7 @@ def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     assert "record" not in graphs.events
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("nterms", [1, slow(2)])
 def test_rows_of_long_chunks_are_copied_by_other_threads(graphs, monkeypatch, nterms):
     """Before their launch, while another chunk is made: new light curves, and those that come again."""
@@ -203,6 +203,7 @@ def test_every_recorded_launch_keeps_its_own_coefficients(graphs, monkeypatch):
     assert graphs.events.count("replay") > 6
 
 
+@pytest.mark.slow
 def test_a_run_between_two_others_does_not_change_their_launches(graphs):
     """Other sizes, other grids, and a first look."""
     kept, sources = engine(graphs), [batch([50] * 8), batch([70] * 9)]

@@ -72,7 +72,7 @@ def test_list_of_frequencies(runtime):
         assert check_refined(Exact(*rows_of(source, i)), values, out, i) == 5
 
 
-@pytest.mark.half
+@pytest.mark.few
 def test_longer_series(runtime):
     """A block, or several blocks, refine a peak of a longer series; a warp does it for short ones."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
@@ -137,7 +137,7 @@ def test_a_climb_goes_uphill(runtime):
     assert abs(out.peak_frequency[0, 0] - 0.15481385) < 1e-7
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("seed", [23, 28])
 def test_sharp_peaks_of_few_points(runtime, seed):
@@ -161,7 +161,7 @@ def test_very_long_series(runtime):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) == 1
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), F32])
@@ -189,7 +189,7 @@ def test_chi_square_of_the_constant_is_returned(runtime):
         np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
 def test_series_of_several_terms(runtime, terms, dtype):
     e = engine(runtime, nterms=terms, dtype=dtype, n_peaks=3)
@@ -216,7 +216,7 @@ def test_several_bands(runtime):
         assert check_refined(truth, grids.frequency(), out, i) == 3
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
 def test_other_models_of_bands(runtime, model):
@@ -240,7 +240,7 @@ def test_other_models_of_bands(runtime, model):
             assert abs(slope / curvature) * out.span[i] <= 1e-6
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("spec", [{}, {"nterms": 2}, {"normalization": "log", "dtype": F32}])
 def test_by_the_judge_of_every_engine(runtime, spec):

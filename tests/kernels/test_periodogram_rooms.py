@@ -25,7 +25,7 @@ def jobs() -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_unlike_chunks_in_the_same_buffers(runtime, dtype, monkeypatch):
@@ -54,7 +54,7 @@ def test_unlike_chunks_in_the_same_buffers(runtime, dtype, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @only_shim
 def test_buffers_of_a_room_are_where_it_looks_for_them(runtime, monkeypatch):
     """The addresses that a room holds stay valid after chunks of other methods and sizes have asked for buffers."""

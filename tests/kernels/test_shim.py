@@ -245,7 +245,7 @@ def test_planted_fault(fault):
 
 
 @pytest.mark.slow
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("fault", "report"),
     [

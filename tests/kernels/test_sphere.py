@@ -81,7 +81,7 @@ def check(runtime, method, kernel, grid, eps, dtype):
     return np.abs(found[rows] - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("case", DIRECT)
 def test_the_direct_sum(runtime, case):
     assert check(runtime, "direct", *DIRECT[case]) <= ERROR[DIRECT[case][3]]
@@ -98,14 +98,14 @@ def test_every_kernel_of_the_direct_sum_runs(runtime):
     assert {"belt_plan", "caps_plan", "pack", "caps", "belt", "any"} <= launched(runtime)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("case", RING)
 def test_the_ring_method(runtime, case):
     # in float64, the cut of the modes at 1e-11 of the rms is visible
     assert check(runtime, "ring", *RING[case]) <= ERROR[RING[case][3]]
 
 
-@pytest.mark.half
+@pytest.mark.few
 def test_spin_two(runtime):
     for grid, dtype, bound in ((Healpix(4), "float64", 1e-9), (ODD, "float64", 1e-9), (Healpix(3), "float32", 2e-6)):
         kernel = Gaussian(fwhm=0.4)
@@ -127,7 +127,7 @@ SPIN = {
 }
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("case", SPIN)
 def test_the_direct_sum_of_spin_two(runtime, case):
     kernel, grid, eps, dtype = SPIN[case]

@@ -52,7 +52,7 @@ def worst(found, truth):
     return np.abs(found - truth).max() / np.abs(truth).max()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("runtime", "nside", "nest"),
     [("forwards", 8, True), ("backwards", 19, False)]
@@ -73,7 +73,7 @@ def test_the_direct_engine_agrees_with_the_cpu(monkeypatch, runtime, nside, nest
     assert worst(found, truth) <= ERROR[dtype]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("transposed", [False, True])
@@ -111,7 +111,7 @@ def test_small_grids(runtime, monkeypatch, nside):
     assert worst(found, truth) <= 1e-12
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("method", ["direct", "ring"])
@@ -131,7 +131,7 @@ def test_a_bad_pixel_spoils_only_its_map(runtime, monkeypatch, spin, method, val
     assert np.array_equal(broken, before, equal_nan=True)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])
 def test_several_gpus_have_the_bits_of_one(runtime, monkeypatch, transposed, spin, nest):
@@ -237,7 +237,7 @@ def test_plans_describe_themselves_with_the_same_keys_on_every_device(monkeypatc
     assert "cuda" in found["device"]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("runtime", "count"), [("forwards", 1), ("backwards", 1), ("forwards", 2)], indirect=["runtime"]
 )

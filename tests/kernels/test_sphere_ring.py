@@ -72,7 +72,7 @@ CASES = {
 }
 
 
-@pytest.mark.half
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("case", CASES)
 def test_the_pixel_sum(runtime, case):
@@ -93,7 +93,7 @@ def test_the_pixel_sum(runtime, case):
     assert np.abs(found[rows] - expected).max() <= BOUND[dtype] * np.abs(expected).max()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("grid", "spin", "kernels"), [(Healpix(21), 0, 2), (Healpix(16), 2, 1), (belt(75, 120), 0, 1), (ECP(150, 24), 0, 1)]
 )

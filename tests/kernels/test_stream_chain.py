@@ -138,7 +138,7 @@ class Driver:
         del self.locked[address]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("count", [1, 2])
 def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, count):
     """The table and the samples of candidates are those of the CPU, also if memory cannot be page-locked."""
@@ -155,7 +155,7 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
     assert all("cudaErrorMemoryAllocation" in line for line in messages)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     """The other one continues with the next packets; pulses after that are found, and the gap is reported."""

@@ -540,7 +540,7 @@ def arrow_columns(kind):
     return columns, lists
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["plain", slow("large"), "chunks", "float32", slow("pandas"), "objects"])
 def test_columns_of_lists_are_searched_as_lists(kind, standin):
     columns, lists = arrow_columns(kind)

@@ -49,7 +49,7 @@ def like(mine, theirs, rtol=1e-9, atol=1e-9):
     np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=rtol, atol=atol)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("form", FORMS)
 def test_every_method_as_astropy(form):
     """1e-8 is the accuracy of astropy's own fast method here; the exact ones agree to 1e-10."""
@@ -79,7 +79,7 @@ def test_every_method_as_astropy(form):
     assert skysieve.LombScargle.__init__.__code__.co_varnames[:8] == Astropy.__init__.__code__.co_varnames[:8]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("fit_mean", [True, False])
 @pytest.mark.parametrize("center_data", [True, False])
@@ -211,7 +211,7 @@ def test_rows_that_are_not_finite_are_left_out():
     assert ours(frame["t"], list(holes), dy).offset() == part.offset()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("nterms", [0, 2, 4])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_several_terms(nterms, normalization):

@@ -23,7 +23,7 @@ def noise(n=80, span=30.0, seed=3):
     return np.sort(rng.uniform(0, span, n)), rng.normal(size=n), rng.uniform(0.8, 1.2, n)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.skipif(astropy.version.major < 8, reason="the fast method of astropy before 8.0 is inexact")
 @pytest.mark.parametrize("normalization", SHAPES)
 @pytest.mark.parametrize("errors", [True, False])

@@ -117,7 +117,7 @@ def cases(model: str, lengths: tuple[int, ...]) -> list[tuple[Any, Any]]:
     ]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("model", [*MODELS, *(m for m in BAND_MODELS if m in ("offsets", "separate", "flexible"))])
 @pytest.mark.parametrize("power", [True, False])
 def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
@@ -134,7 +134,7 @@ def test_buffers_take_the_memory_that_the_plan_states(runtime, model, power):
                 assert stated <= 6 * taken or stated < 32 << 20, (lengths[0], nf, grids.shared)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("budget", [40_000_000, 150_000_000])
 @pytest.mark.parametrize("model", [*MODELS, "offsets"])
 def test_a_memory_budget_is_used_and_not_exceeded(runtime, model, budget):

@@ -135,6 +135,7 @@ def at_or_above_astropys(simulated: SimulatedLightCurves, chosen: NDArray[np.int
     return good
 
 
+@pytest.mark.slow
 def test_simulated_batch_has_astropys_peaks(simulated: SimulatedLightCurves) -> None:
     """30 of the 1,000 objects, every size of light curve among them."""
     if int(version("astropy").split(".")[0]) < 8:
@@ -191,6 +192,7 @@ def test_peak_at_an_end_of_the_grid(method: str, end: str, device: str) -> None:
     assert found.period == 1 / found.peaks.frequency[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "step"), [("float64", 500), slow("float32", 500), slow("float64", 83), slow("float32", 83)]
 )
@@ -224,7 +226,7 @@ def test_more_peaks_requested_than_found(device: str) -> None:
     assert found.peaks.index[-1] == -1
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd"])
 @pytest.mark.parametrize("errors", ["none", "scalar", "array"])
 @pytest.mark.parametrize("center_data", [True, False])
@@ -266,7 +268,7 @@ def test_scargle_normalisation_is_the_papers() -> None:
     np.testing.assert_allclose(weighted.power, truth.astype(float), atol=1e-9 * float(np.max(truth)))
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("width", [1e-8, 1e-6, 1e-4])
 @pytest.mark.parametrize("with_errors", [False, True])
@@ -340,7 +342,7 @@ def truths(request: pytest.FixtureRequest) -> list[Truth]:
     return made
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(("dtype", "method", "least", "bound"), ACCURACY)
 def test_error_against_long_double(
     truths: list[Truth], dtype: str, method: str, least: int, bound: float, device: str

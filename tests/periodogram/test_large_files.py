@@ -156,7 +156,7 @@ QUICK_FORMS = (
 )  # fmt: skip
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("form", "group", "options"),
     [
@@ -267,7 +267,7 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
 EPOCH = np.datetime64("1858-11-17", "us")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     "form", ["timestamps", slow("time zone"), slow("text"), "limits", "lists of dates", slow("lists of limits")]
 )
@@ -409,7 +409,7 @@ def test_results_survive_an_interruption(
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("size", [0, 3000, 12_000])
 def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the table is written during the search, or at its end: all that was found goes to the standard output."""
@@ -474,7 +474,7 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_two_kinds_of_dates_cost_their_object(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces and whole: the object has no period, the others have; a file with nothing else is refused."""
@@ -640,7 +640,7 @@ def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_a_run_that_continues_reads_what_is_not_done(
     form: str, small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -686,6 +686,7 @@ def test_a_partition_that_cannot_be_read_is_tried_again(small_pieces: None, tmp_
     assert 0 < found[0] == found[1] < N
 
 
+@pytest.mark.slow
 def test_pictures_of_a_large_file_need_its_beginning(
     small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

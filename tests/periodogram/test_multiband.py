@@ -78,7 +78,7 @@ def test_least_squares(model, nterms, method):
     assert np.all(found.period_error > 0)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 @pytest.mark.parametrize(
     ("base", "band", "reg_base", "reg_band"),

@@ -52,7 +52,7 @@ def least_squares(t, y, dy, frequency, nterms, fit_mean=True):
     return np.array(out)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["auto", "nufft", "direct"])
 @pytest.mark.parametrize("fit_mean", [True, False])
 @pytest.mark.parametrize("nterms", [0, 1, 2, 3, 4, 6])
@@ -68,7 +68,7 @@ def test_power_is_that_of_astropy(nterms, fit_mean, method):
         assert result.method == ("direct" if method == "direct" or nterms == 0 else "nufft")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd"])
 @pytest.mark.parametrize("errors", ["none", "number", "array"])
 @pytest.mark.parametrize("center_data", [True, False])
@@ -97,7 +97,7 @@ def test_own_frequencies_in_any_order():
     assert result.method == "direct"
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 def test_peaks_and_a_ragged_batch_that_equals_singles(method):
     curves = [curve(n, seed=n) for n in (200, 30, 57, 1, 90)]

@@ -104,7 +104,8 @@ def compare(draws, seed, samples_per_peak):
     return np.array(ours), np.array(theirs), near, different
 
 
-@pytest.mark.half
+@pytest.mark.slow
+@pytest.mark.few
 @pytest.mark.parametrize("samples_per_peak", [2, 5])
 def test_periods_and_powers_of_draws(samples_per_peak):
     """They are those of brute force; with 2 samples a peak a maximum of few points may lie beside a higher sample."""

@@ -35,7 +35,7 @@ def error(pixel, compat):
     return float(np.abs(y - truth).max() / truth.max())
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("place", list(PIXELS))
 def test_no_ringing_where_the_published_method_rings(place):
     """Figure 6 of the paper: zeros in the caps, phases in the belt; with all improvements the belt is exact."""

@@ -105,7 +105,7 @@ def test_maps_of_e_alone_get_little_b():
     assert np.sqrt(b / (many * healpy.alm2cl(windowed)).sum()) <= 3e-6  # measured 9e-7
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("method", "spin"),
     [("direct", 0), ("ring", 2), ("harmonic", 0), slow("direct", 2), slow("ring", 0), slow("harmonic", 2)],
@@ -132,7 +132,7 @@ def test_methods_orders_and_transpose_agree(method, spin):
     assert reorder(turned, to="ring") == pytest.approx(back, abs=1e-12 * np.abs(back).max())
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("nside", [8, 16, 64])
 @pytest.mark.parametrize("spin", [0, 2])
 def test_the_correction_has_the_grids_symmetries(nside, spin):

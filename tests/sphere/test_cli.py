@@ -274,6 +274,7 @@ def test_the_output_by_its_place(tmp_path, sky):
         assert (result.exit_code, "expected one file to write" in result.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_pixel_window_and_another_nside(tmp_path, sky):
     from skysieve.sphere import Gaussian, Window, pixel_window
 

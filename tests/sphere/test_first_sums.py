@@ -19,6 +19,7 @@ def cold(monkeypatch):
     clear_cache()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("maps", [1, 3])
 def test_the_first_answer_agrees_with_later_ones(cold, maps, dtype, monkeypatch):

@@ -62,7 +62,7 @@ def test_a_file_with_cards_and_other_hdus(survey, tmp_path, fields, packed):
     same_bytes(tmp_path / "out.fits", sky)
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("nside", [1, 8, 16, 512])
 def test_maps_without_a_file(tmp_path, monkeypatch, nside, dtype):

@@ -21,7 +21,7 @@ def probabilities(nside, seed):
     return m / m.sum()
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("method", ["auto", "direct", "ring"])
 @pytest.mark.parametrize("width", [4.5, 9.0, 30.0, 90.0])

@@ -17,7 +17,7 @@ pytest.importorskip("ducc0")
 UNSEEN = healpy.UNSEEN
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize(
     "options",
     [
@@ -84,7 +84,7 @@ def test_pixel_weights_integrate_harmonics(weights_file, monkeypatch):
         skysieve.smoothing(np.zeros(12 * 512**2), fwhm=0.1, quadrature="pixel")
 
 
-@pytest.mark.half
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_pixel_weights_come_closest_to_the_truth(method):
     """A tenth of the error of ring weights, against exact harmonics times the window."""
