@@ -162,6 +162,7 @@ def test_grids(device: str, dtype: str, method: str, grid: str) -> None:
         assert worst(found.power, true_power(*c, frequency=g.exact())) <= bound.error
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("dtype", "method"), EVERY)
 def test_same_times(device: str, dtype: str, method: str) -> None:

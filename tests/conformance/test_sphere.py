@@ -310,6 +310,7 @@ def test_parts_of_the_sky(method):
         assert not y[~mask[order]].any()
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -82,6 +82,7 @@ def test_a_step_at_the_end_of_the_data_is_vetoed():
     assert found.vetoed["edge"] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize(("kinds", "clean"), [("impulses", None), (("radar", "gain"), ("gain",))], ids=str)
 def test_files_and_streams_veto_the_same(kinds, clean):

@@ -139,6 +139,7 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     assert total == pytest.approx(two_f, rel=1e-4)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("dtype", "tolerance"), [("complex64", 2e-6), ("complex128", 1e-12)])
 @pytest.mark.parametrize(
     "near", [0.0, 1e-9, 1e-6, 1e-4, 3.0004e-4, 0.01, 0.3, 0.5, 0.7, 0.99, 0.99937, 0.9999, 1 - 1e-6]

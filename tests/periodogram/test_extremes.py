@@ -18,6 +18,7 @@ def curve(n=50):
     return t, np.sin(t) + 0.1 * rng.standard_normal(n), np.full(n, 0.1)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("normalization", ["model", "log"])

@@ -236,6 +236,7 @@ def test_peaks_of_few_points_are_not_certain(tmp_path):
     assert Table.read(tmp_path / "b.csv")["fap"][0] > 0.5
 
 
+@pytest.mark.slow
 def test_chances_of_several_terms_and_bands():
     """With one term the formula is Baluev's of 2008, and of 1,000 noise curves a share p has a probability under p."""
     t, p = np.sort(np.random.default_rng(5).uniform(0, 100, 60)), np.array([1e-3, 0.1, 0.4, 0.9])
