@@ -416,7 +416,8 @@ class Bench:
             "\n".join(["mjd,mag,magerr,filter", *(f"{x},{'gr'[i % 2]}" for i, x in enumerate(lines))]) + "\n"
         )
         survey, long = self.folder / "survey.csv", self.folder / "first-long.fil"
-        rows = [f"{k},{x:.6f},{rng.standard_normal():.4f},0.1" for k in range(1000) for x in rng.uniform(0, 100, 165)]
+        curves = np.sort(rng.uniform(0, 100, (1000, 165)), axis=1)
+        rows = [f"{k},{x:.6f},{rng.standard_normal():.4f},0.1" for k, t in enumerate(curves) for x in t]
         survey.write_text("\n".join(["id,mjd,mag,magerr", *rows]) + "\n")
         self.run_command(["fstat", "synth", str(atoms), "--days", "1"])
         self.fake(data, 2, 64)

@@ -18,6 +18,7 @@ from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker
 from skysieve.periodogram.cuda.chunks import bounded_cycles
+from skysieve.periodogram.cuda.run import Run
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
 from tests.gpu.batches import (
@@ -87,6 +88,20 @@ def test_comb(runtime, build):
     e = engine(runtime, method="nufft")
     assert e.describe(source, grids)["layout"].build == build
     check(e, source, grids, 1e-9)
+
+
+def test_methods_of_a_chunk_are_compiled_at_the_same_time(monkeypatch):
+    source, grids, wanted = batch([40, 40, 40]), shared_grid(0.16, STEP, 900), []
+    source.t[40:80] *= 8  # other lengths want other methods
+    source.t[80:] /= 8
+    e = engine(shim_runtime(), True, method="nufft")
+    monkeypatch.setattr(type(e.workers[0].runtime), "compile_ahead", lambda runtime, given: wanted.append(list(given)))
+    run(e, source, grids, power=False)
+    builds = [{build for _, name, build, *_ in given if name == "sinusoid/comb.cu"} for given in wanted]
+    assert builds[-1] == {"f64p4", "f64x4p4"}
+    wanted.clear()
+    run(e, batch([40, 40, 40], seed=1), grids, power=False)
+    assert wanted == []
 
 
 @pytest.mark.few
@@ -381,6 +396,26 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     no_room_for_candidates(monkeypatch)
     out = run(engine(runtime, n_peaks=12), source, grids)
     assert np.array_equal(out.peak_index, expected.peak_index)
+
+
+@one_order
+def test_objects_of_a_coarse_grid_are_searched_again_together(runtime, monkeypatch):
+    """Less than two samples per peak: nearly every maximum is a candidate, so that no chunk has room for them all."""
+    source, grids, together = batch([60] * 12), shared_grid(0.16, 0.9 / 120, 4000), []
+    once = Run._by_itself
+    monkeypatch.setattr(
+        Run, "_by_itself",
+        lambda run, worker, lane, chunk, known: (
+            together.append(chunk.stop - chunk.start), once(run, worker, lane, chunk, known)
+        ),
+    )  # fmt: skip
+    check(engine(runtime, method="nufft", n_peaks=8), source, grids, 1e-9, few_det=0.005)
+    assert min(together, default=0) >= 10  # in each run
+    expected = run(engine(runtime, method="nufft", n_peaks=8), source, grids)
+    together.clear()
+    out = run(engine(runtime, method="nufft", n_peaks=8, memory=600_000), source, grids)
+    assert np.array_equal(out.peak_index, expected.peak_index)
+    assert 1 < max(together) < 10
 
 
 @pytest.mark.few

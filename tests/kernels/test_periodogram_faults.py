@@ -168,7 +168,7 @@ def test_memory_is_short_for_objects_that_are_searched_again(source, expected, o
         assert same(run(e, source, GRID), expected)
     assert tries[0] > 0
     assert not any(tries[1:])
-    assert "out of memory for object 5: trying alone" in caplog.text
+    assert "out of memory for objects 0 to 5: trying halves" in caplog.text
 
     def hopeless(lane, job):
         if lane is worker.spare:

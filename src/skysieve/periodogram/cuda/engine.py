@@ -223,7 +223,7 @@ class Engine:
                     run.in_turn(workers)
                 else:
                     run.share(workers, most)
-            run.repeat(workers)
+            run.repeat(workers, self._memory)
         finally:
             if run.broken:
                 self._leave(run.broken)

@@ -23,14 +23,18 @@ from numpy.typing import NDArray
 from skysieve.core.arrays import is_device_array
 from skysieve.core.errors import MemoryBudgetError, out_of_memory
 from skysieve.core.gpu.staging import is_pinned, make_current
+from skysieve.core.memory import parse_budget
 from skysieve.core.progress import Reporter
 from skysieve.periodogram.contract import Output, Source
 
 from .chunks import Again, Chunk, ChunkJob, JobCache, RunSettings, deliver, gather, make_job
+from .parts import CANDIDATE_BYTES
 from .worker import Worker
 
 logger = logging.getLogger("skysieve")
 
+AGAIN_BYTES = 1 << 29
+"""Device memory for all candidates of the objects that are searched again at a time."""
 FLAT = 300
 """Cost of a light curve without points, in units of one of its points, roughly (`cuda.cost`)."""
 
@@ -210,27 +214,32 @@ class Run:
             raise error
         while busy:
             self._finish_oldest(worker, busy, free)
-        start, stop = task.chunk.start, task.chunk.stop
-        single = stop - start == 1
-        what = f"object {start}: trying alone" if single else f"objects {start} to {stop - 1}: trying halves"
-        logger.warning("%s is out of memory for %s", worker.runtime.device, what)
-        worker.release()
+        halves = self._halves(worker, task.chunk)
         back = [other.chunk for other in ahead if other is not task]  # an error before this returns all of `ahead`
-        if single:
+        if halves:
+            back += halves[::-1]
+            self._most[id(worker)] = halves[1].stop - halves[1].start
+        else:
             self._by_itself(worker, task.lane, task.chunk, known=True)
             ahead.remove(task)
-        else:
-            middle = (start + stop) // 2
-            back += [replace(task.chunk, start=middle), replace(task.chunk, stop=middle)]
-            self._most[id(worker)] = stop - middle
         free.clear()
         free.extend(worker.lanes)
         done = len(ahead)
         ahead.clear()
         self._closed(back, done)
 
+    def _halves(self, worker: Worker, chunk: Chunk) -> list[Chunk]:
+        """Give back all buffers where memory was short; return the halves of a chunk, or none for a single object."""
+        start, stop = chunk.start, chunk.stop
+        single = stop - start == 1
+        what = f"object {start}: trying alone" if single else f"objects {start} to {stop - 1}: trying halves"
+        logger.warning("%s is out of memory for %s", worker.runtime.device, what)
+        worker.release()
+        middle = (start + stop) // 2
+        return [] if single else [replace(chunk, stop=middle), replace(chunk, start=middle)]
+
     def _by_itself(self, worker: Worker, lane: Any, chunk: Chunk, known: bool) -> None:
-        """Search one object with all of the device's memory; ``known`` if the queue has it as a chunk.
+        """Search a chunk, mostly one object, with all of the device's memory; ``known`` if the queue has it.
 
         Raises
         ------
@@ -317,16 +326,17 @@ class Run:
             self.error = sys.exc_info()[1]
             self._changed.notify_all()
 
-    def repeat(self, workers: Sequence[Worker]) -> None:
-        """Search objects again that had more candidates than their chunk had room for."""
-        overflow = sorted(set(self.again.overflow))
-        self.again.overflow = []
+    def repeat(self, workers: Sequence[Worker], memory: str | float | None) -> None:
+        """Search objects again that had more candidates than their chunk had room for: on a coarse grid maybe all.
+
+        ``memory``: budget of device memory.
+        """
         left = [worker for worker in workers if worker not in self.lost]
-        while overflow:
+        chunks = self._with_room(memory, left[0]) if self.again.overflow else []
+        while chunks:
             try:
                 self._go_on_with(left[0])
-                self._once_more(left[0], overflow[-1])
-                overflow.pop()
+                self._once_more(left[0], chunks)
             except (RuntimeError, MemoryBudgetError) as error:
                 if len(left) == 1:
                     raise
@@ -334,16 +344,33 @@ class Run:
         if self.again.overflow or self.again.unlike:
             raise RuntimeError(f"objects {self.again.overflow + self.again.unlike} cannot be completed")
 
-    def _once_more(self, worker: Worker, i: int) -> None:
-        """Search one object with room for every candidate, with all of the device's memory where it is short."""
-        chunk, done = Chunk(i, i + 1, True), False
+    def _with_room(self, memory: str | float | None, worker: Worker) -> list[Chunk]:
+        """Chunks of the objects to search again, each small enough to fit into memory with all its candidates."""
+        room = min(AGAIN_BYTES, parse_budget(memory, worker.free_memory))
+        lengths, chunks = np.diff(self.source.offsets), []
+        nf, each = int(self.settings.grids.nf.max()), CANDIDATE_BYTES[self.settings.spec.dtype.itemsize]
+        for found in gather(self.again.overflow):
+            longest = found.start + int(lengths[found.start : found.stop].argmax())
+            most = max(1, int(room // (self._bytes_of(longest) + each * (nf // 2 + 1))))
+            starts = range(found.start, found.stop, most)
+            chunks += [replace(found, start=a, stop=min(a + most, found.stop)) for a in starts]
+        self.again.overflow = []
+        return chunks
+
+    def _once_more(self, worker: Worker, chunks: list[Chunk]) -> None:
+        """Search the last chunk with room for every candidate, or put its halves back where memory is short."""
+        chunk, done = chunks[-1], False
         try:
             try:
                 self._by_itself(worker, worker.spare, chunk, known=False)
+                chunks.pop()
             except MemoryBudgetError:
-                logger.warning("%s is out of memory for object %d: trying alone", worker.runtime.device, i)
-                worker.release()
-                self._by_itself(worker, worker.spare, chunk, known=False)
+                halves = self._halves(worker, chunk)
+                if halves:
+                    chunks[-1:] = halves
+                else:
+                    self._by_itself(worker, worker.spare, chunk, known=False)
+                    chunks.pop()
             done = True
         finally:
             if not done:

@@ -70,6 +70,7 @@ class Worker(ABC):
         self._tables: dict[Hashable, dict[str, Any]] = {}
         self._cycling: tuple[int, int, dict[str, NDArray[Any]], Prepared] | None = None
         self._modules: dict[tuple[str, str | None], Module] = {}
+        self._met: set[Method] = set()
         self.sampler = Sampler(runtime, PACKAGE, layout)
         self._spare: Lane | None = None
         self.launches = Launches()
@@ -95,6 +96,14 @@ class Worker(ABC):
         names = ["prepare.cu", "peaks/peaks.cu"]
         refining = (PACKAGE, "peaks/refine.cu", "f64")
         self.runtime.compile_ahead([*((PACKAGE, n, self.build) for n in names), refining, *self._kernels(wanted)])
+
+    def _compile_parts(self, job: ChunkJob) -> None:
+        """Begin to compile the kernels of a chunk's methods that no chunk before it had, if there are several."""
+        new = [part for part in job.parts if part.method not in self._met]
+        self._met.update(part.method for part in new)
+        if len(new) > 1:
+            writes = job.device_power is not None or job.n_powers > 0
+            self.compile_ahead((part.method, writes, part.per_block) for part in new)
 
     def _kernels(self, wanted: Iterable[tuple[Method, bool, int]]) -> list[tuple[Any, ...]]:
         """Kernels of the model and of its methods, beside those of rows and peaks."""
@@ -306,6 +315,7 @@ class Worker(ABC):
             lane.after_caller()
         known = self.launches.find(lane, self._signature(job)) if job.again else None
         if known is None:
+            self._compile_parts(job)
             self.data_buffer = job.buffer or self.launches.room(lane, job.n_rows)
             self._launch(lane, job)
             self.launches.keep(lane, self._signature(job), Recorded(lane.generation, job.parts, self.data_buffer))
