@@ -46,7 +46,7 @@ def parse_budget(memory: str | float | None, available: int, default: float = 0.
     >>> parse_budget("25%", 4000), parse_budget("2 kB", 4000), parse_budget(500e6, 4000), parse_budget(None, 4000)
     (1000, 2000, 500000000, 2000)
     """
-    expected = "expected a share such as '80%', an amount such as '2 GiB', a number of bytes, or None"
+    expected = "expected a share such as '80%', an amount such as '2 GiB', or a number of bytes"
     if memory is None:
         return max(1, int(default * available))
     if isinstance(memory, str):

@@ -118,8 +118,8 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     names = [f"D{i}" for i in range(n)] if detectors is None else list(detectors)
     if len(names) != n:
         raise ValueError(
-            f"{path}: the times decrease {n - 1} times, so it has {n} detectors; detectors={names} has {len(names)} "
-            "names"
+            f"{path}: detectors={names}: expected as many names as detectors, {n}: another one begins where the time "
+            "does not increase"
         )
     if tatom is None:
         steps = np.diff(times)
