@@ -7,6 +7,7 @@ open.  For a file, which can wait, nothing is loaded before it is needed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ SWEEP = 64
 """Most samples of the sweep of a pulse."""
 NARROW = 64
 """Length of the narrow-band signal in samples."""
+NICE = 10
+"""Niceness of the process that compiles while the stream runs, whose search has 5."""
 LONG_BLOCK = 60.0
 """Length of a noise block in seconds that is longer than any data need."""
 
@@ -44,9 +47,8 @@ LONG_BLOCK = 60.0
 def warm(options: Options, dtype: str = "uint8") -> None:
     """Load the kernels for any kind of datagrams, and report mistakes in the options of the search.
 
-    If the kernels for all kinds but 8-bit power were never compiled for a CPU, they are left to other processes.
-
-    For data that can wait (``options.expected``) nothing is loaded; functions are compiled when they are used.
+    On a CPU, kernels for all kinds but 8-bit power are left to other processes, if they were never compiled.  For data
+    that can wait (``options.expected``) nothing is loaded; functions are compiled when they are used.
 
     Parameters
     ----------
@@ -83,8 +85,15 @@ def warm(options: Options, dtype: str = "uint8") -> None:
     ]
     here = on_gpu or is_ready(quantise)  # the last function of these that is compiled
     for function, given in rarer:
-        if here or not run_beside(f"from {__name__} import {function.__name__} as warm; warm(*{given!r})"):
+        if here or not run_beside(f"from {__name__} import later; later({function.__name__!r}, *{given!r})"):
             function(*given)
+
+
+def later(function: str, *given: Any) -> None:
+    """Call a function below with low priority, because the stream has begun meanwhile."""
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    globals()[function](*given)
 
 
 def warm_power(bits: int, search: dict[str, Any]) -> None:
