@@ -63,8 +63,8 @@ def runtime(request: pytest.FixtureRequest) -> Any:
     """A runtime that compiles and launches kernels: the host shim in both orders of threads, or with ``-m gpu`` a GPU.
 
     A kernel whose result differs when its threads run backwards has a race condition.  Of the cases that run in both
-    orders, ``make test`` runs every third one backwards (see `slow_cases`), ``make test-all`` runs all.  See
-    `tests/kernels/devices.py`.
+    orders, ``make test`` runs every third one backwards (see `slow_cases`, and `all_but_few` for tests marked ``few``),
+    ``make test-all`` runs all.  See `tests/kernels/devices.py`.
     """
     from tests.kernels.devices import make_runtime
 
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     few = [item for item in items if item.get_closest_marker("few") and not item.get_closest_marker("slow")]
     for item in all_but_few(few):
         item.add_marker(pytest.mark.slow)
-    slow = slow_cases([item.nodeid for item in items])
+    slow = slow_cases([item.nodeid for item in items if not item.get_closest_marker("few")])
     for item in items:
         if item.nodeid in slow:
             item.add_marker(pytest.mark.slow)
