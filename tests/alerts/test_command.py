@@ -268,6 +268,7 @@ def test_a_file_that_is_replaced(tmp_path):
     assert len({raw for _, _, raw in found}) == 2
 
 
+@pytest.mark.slow
 def test_new_files_are_seen(tmp_path):
     folder, store = tmp_path / "in", tmp_path / "a.db"
     folder.mkdir()

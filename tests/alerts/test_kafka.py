@@ -229,6 +229,7 @@ def test_committed_offsets_that_the_broker_does_not_tell_at_once(broker):
     assert source.counts()["broker_errors"] >= 2
 
 
+@pytest.mark.slow
 def test_brokers_and_topics_that_do_not_exist(broker, tmp_path, monkeypatch):
     monkeypatch.setattr("skysieve.alerts.kafka.START_SECONDS", 1.0)
     given = ("--topic", "alerts", "--store", tmp_path / "a.db", *QUICK)

@@ -164,6 +164,7 @@ def test_a_scheduler_without_workers_is_an_error(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_its_workers_leave_and_resume_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(launchers, "WORKERS", 0.5)
     cluster.run(toy(tmp_path / "one.parquet"))

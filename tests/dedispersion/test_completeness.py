@@ -8,9 +8,7 @@ import math
 import numpy as np
 import pytest
 from astropy.table import Table
-from scipy.signal import fftconvolve
 from scipy.special import ndtr, ndtri
-from scipy.stats import kstest
 from tests.marks import slow
 from typer.testing import CliRunner
 
@@ -62,6 +60,8 @@ def brute(pulse: Pulse) -> np.ndarray:
         if pulse.scatter:
             tau = pulse.scatter * (f / OBS.centre) ** -4
             tail = np.exp(-t[: int(12 * tau / t[0] / 2)] / tau)
+            from scipy.signal import fftconvolve
+
             total = fftconvolve(total, tail / tail.sum())[: n * fine]
         out[row] = total.reshape(n, fine).mean(1)
     return out
@@ -359,6 +359,8 @@ def test_bits_become_normal_numbers():
         np.testing.assert_allclose(out, -sign * ndtri(p), atol=2.5e-6)
     x = np.empty(1_000_001, np.float32)
     QuickNoise(OBS, 1, 0, 0.0, 1.0).draw(np.random.default_rng(2), x)
+    from scipy.stats import kstest
+
     assert kstest(x, "norm").pvalue > 1e-3
     n = len(x)
     for power, variance in ((1, 1), (2, 2), (3, 15), (4, 96)):  # of the mean of this power of normal numbers, times n

@@ -232,6 +232,7 @@ def test_a_frozen_channel_is_dropped_data_and_a_clipped_one_is_not():
     assert np.argwhere(cells(stream(x, 255)[1], x.shape)).tolist() == [[t, 40] for t in range(9000, 9040)]
 
 
+@pytest.mark.slow
 def test_a_stream_of_one_value_has_no_candidates():
     for dtype, most in (("uint8", 255), ("uint8", 1), ("float32", 0)):
         found, _, live = stream(np.full((NSAMP, NCHAN), 1, dtype), most)

@@ -276,6 +276,7 @@ def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     )  # its block, the next one for the baseline, the delay of DM 200 and of some DMs near it, and a piece
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_data_that_wait_are_searched_before_all_is_compiled_to_the_same_bits(fb, monkeypatch, dtype):

@@ -11,7 +11,6 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.signal import savgol_filter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,6 +92,8 @@ def baseline(y: NDArray[Any], block: int, parts: int) -> tuple[NDArray[np.float6
             q, t = (v[: len(m) // d * d].reshape(-1, d).mean(axis=1) for v in (m, middles[start:stop]))
             x = q
             for turn in range(5):
+                from scipy.signal import savgol_filter  # takes a second to import
+
                 fit = savgol_filter(x, 23, 3, mode="interp")
                 x = np.where(np.abs(q - fit) <= 3.5 * sigma / math.sqrt(d), q, fit) if turn < 4 else x
             own = (t >= first) & (t < first + block)
