@@ -125,7 +125,7 @@ class Copier:
             wait(work)
 
     def fill(self, array: np.ndarray[Any, Any], value: float) -> None:
-        """Write a number to all of a 1-D array: a new page of memory takes longer than to copy one."""
+        """Write a number to all elements of a 1-D array; with one thread, new memory takes 0.2 ms for each MB."""
         if self.threads == 1 or array.nbytes <= _SHORT:
             array.fill(value)
             return

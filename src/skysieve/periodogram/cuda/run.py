@@ -239,7 +239,7 @@ class Run:
         return [] if single else [replace(chunk, stop=middle), replace(chunk, start=middle)]
 
     def _by_itself(self, worker: Worker, lane: Any, chunk: Chunk, known: bool) -> None:
-        """Search a chunk, mostly one object, with all of the device's memory; ``known`` if the queue has it.
+        """Search a chunk while the device does nothing else; ``known`` if it comes from the queue.
 
         Raises
         ------
@@ -327,9 +327,9 @@ class Run:
             self._changed.notify_all()
 
     def repeat(self, workers: Sequence[Worker], memory: str | float | None) -> None:
-        """Search objects again that had more candidates than their chunk had room for: on a coarse grid maybe all.
+        """Search objects again that had more candidates than their chunk had room for.
 
-        ``memory``: budget of device memory.
+        On a coarse grid these may be all.  ``memory``: budget of device memory.
         """
         left = [worker for worker in workers if worker not in self.lost]
         chunks = self._with_room(memory, left[0]) if self.again.overflow else []
