@@ -315,8 +315,8 @@ def usual_priority(monkeypatch):
 def no_first_answers():
     """Choose methods as if all kernels were compiled; `test_first_answers` and `test_first_sums` test other cases.
 
-    The interpreter adds the sums of `prepare` in another order.  So it runs from the first call on as it does later,
-    although another process may compile it meanwhile.
+    Until `prepare` is compiled, NumPy adds its sums in another order.  Tests use the compiled function from the first
+    call on, because another process may store it between two calls whose results must be equal.
     """
     for name in ("skysieve.periodogram.cpu.engine", "skysieve.sphere.cpu.direct"):
         importlib.import_module(name).first_answers.seconds = float("inf")

@@ -272,7 +272,7 @@ class Output:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
 
     def make(self, fill: Callable[[NDArray[Any], float], None] = np.ndarray.fill) -> None:
-        """Make the arrays, unless they are made; ``fill`` writes a number to all of a long 1-D array."""
+        """Make the arrays, unless they are made; ``fill`` writes a number to all elements of a 1-D array."""
         with _MAKING:
             sizes = self.__dict__.get("_sizes")
             if sizes is not None:

@@ -116,8 +116,8 @@ def place(
 ) -> Iterator[Pulse]:
     """Yield pulses with arrival times, one after the other, as long as they fit into the data.
 
-    Two neighbouring pulses are at least two sweeps of the longer one apart, and farther if a strong pulse has events at
-    wrong DMs for a longer time.
+    Two neighbouring pulses are separated by at least two sweeps of the longer one, and by more if a strong pulse has
+    events at wrong DMs for a longer time.
     """
     obs, length = fb.observation, fb.nsamp * fb.tsamp
     bottom = float(obs.freqs.min())

@@ -311,7 +311,7 @@ class JobCache:
     def _key(settings: RunSettings, chunk: Chunk, rows: int, device_power: bool) -> tuple[int, ...]:
         """The key of a chunk; chunks of one key share a job if their objects have the same lengths.
 
-        Every chunk with grids of its own, or whose powers stay on the device, has a key of its own.
+        A chunk with its own grids, or whose powers stay on the device, shares its key with no other chunk.
         """
         if settings.grids.shared and not device_power:
             return (chunk.stop - chunk.start, rows)

@@ -34,7 +34,7 @@ from .worker import Worker
 logger = logging.getLogger("skysieve")
 
 AGAIN_BYTES = 1 << 29
-"""Device memory for all candidates of the objects that are searched again at a time."""
+"""Most device memory for the objects that are searched again at a time, with all their candidates."""
 FLAT = 300
 """Cost of a light curve without points, in units of one of its points, roughly (`cuda.cost`)."""
 

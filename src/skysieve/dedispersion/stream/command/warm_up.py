@@ -85,15 +85,16 @@ def warm(options: Options, dtype: str = "uint8") -> None:
     ]
     here = on_gpu or is_ready(quantise)  # the last function of these that is compiled
     for function, given in rarer:
-        if here or not run_beside(f"from {__name__} import later; later({function.__name__!r}, *{given!r})"):
+        name = function.__name__
+        if here or not run_beside(f"from {__name__} import later, {name}; later({name}, *{given!r})"):
             function(*given)
 
 
-def later(function: str, *given: Any) -> None:
-    """Call a function below with low priority, because the stream has begun meanwhile."""
+def later(function: Callable[..., None], *given: Any) -> None:
+    """Call a function with low priority, because the stream runs meanwhile."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    globals()[function](*given)
+    function(*given)
 
 
 def warm_power(bits: int, search: dict[str, Any]) -> None:
