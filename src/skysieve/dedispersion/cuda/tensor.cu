@@ -203,14 +203,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor(
       start = starts(k + 2);
     };
 #if HAS_COPY_ENGINE
-    ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k is there
+    ptx::barrier_wait(bars + 8 * (k & 1), k >> 1 & 1);  // chunk k has arrived
     const auto turn_over = [&] {                        // the buffer of chunk k + 1 is no longer read
       if (k) ptx::barrier_wait(bars + 16 + 8 * (k + 1 & 1), (k - 1) >> 1 & 1);
       next();
     };
 #else
     ptx::wait_copies<0>();
-    __syncthreads();  // chunk k is there, and the buffer of chunk k + 1 is no longer read
+    __syncthreads();  // chunk k has arrived, and the buffer of chunk k + 1 is no longer read
     next();
 #endif
     const u32* const base = sm + (k & 1) * s.stage + piece * (PIECE / 4) + 4 * g;

@@ -5,12 +5,12 @@
 // S <- S - q^L w x where it leaves.  Before w becomes too large the sums are divided by it (for long tau at most once
 // while a bin is in the window), so that rounding errors do not accumulate.
 //
-// Layout: a thread for J taus (32 apart; for a map neighbours) and K templates of one point of the sky, which share A,
-//   B, C and their inverse.  It sums the first window of a chunk of the data and moves the start down in blocks of 16
-//   rows.  The rows of a group of templates are contiguous, antenna factors first, so that all loads are broadcasts of
-//   one address.  Bins that leave (a sixth of the cells of a full grid) are contiguous in a copy sorted by phase (index
-//   modulo `step`, the increment of the lengths).  Sums over the taus of one start go through shared memory, 16 starts
-//   at a time.
+// Layout: a thread for J taus and K templates of one point of the sky, which share A, B, C and their inverse.  The
+//   taus of a thread are adjacent for a map, and every 32nd one otherwise.  It sums the first window of a chunk of
+//   the data and moves the start down in blocks of 16 rows.  The rows of a group of templates are contiguous,
+//   antenna factors first, so that all loads are broadcasts of one address.  Bins that leave (a sixth of the cells
+//   of a full grid) are contiguous in a copy sorted by phase (index modulo `step`, the increment of the lengths).
+//   Sums over the taus of one start go through shared memory, 16 starts at a time.
 // Cost: per cell 4 operations (sums) + 8 (F) + 2 (exponential) + 1 (maximum), about 19 / K shared ones, (K + 1) / (J K)
 //   loads; no bytes but 16 for a bin that leaves, from the first cache; two operations per row of a thread for the
 //   sums.

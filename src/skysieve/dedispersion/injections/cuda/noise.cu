@@ -2,7 +2,7 @@
 // (O'Neill 2014, XSL-RR), which any thread reaches by a jump, through the quantile function of cpu_noise.py.
 //
 // noise: samples x channels.
-//   Layout: a grid row for a block of 4096 samples, which has a generator of its own; a thread makes four neighbouring
+//   Layout: a grid row for a block of 4096 samples, with its own generator; a thread makes four neighbouring
 //   numbers at a time.
 // pulse: the samples that a pulse changes, drawn again, with the pulse.
 //   Layout: a grid row for a channel; a thread for a sample.

@@ -3,7 +3,7 @@
 //
 // A model has a constant and BAND_TERMS Fourier terms for each band, and TERMS terms (with CONSTANT also a
 // constant) that all bands share. The columns of the bands come first. Different bands are coupled only through
-// the common columns. The bands are therefore eliminated one after another, each from a matrix of its own
+// the common columns. The bands are therefore eliminated one after another, each from a matrix of the band's
 // columns and the common ones, which is called its front. Then the common columns are eliminated. The number of
 // bands is known at run time only.
 #pragma once
