@@ -293,9 +293,10 @@ def test_rfifind_masks(tmp_path):
         path.write_bytes(whole[:end])
         with pytest.raises(BadFile, match="is not an rfifind mask"):
             read_rfifind(path)
-    path.write_bytes(mask_bytes(8, 1, 100, [9], [], [[]]))
-    with pytest.raises(BadFile, match="number 9, expected 0 to 7"):
-        read_rfifind(path)
+    for wrong in (9, -1):
+        path.write_bytes(mask_bytes(8, 1, 100, [0, wrong], [], [[]]))
+        with pytest.raises(BadFile, match=f"number {wrong}, expected at least 0 and less than 8"):
+            read_rfifind(path)
 
 
 def test_masks_join():

@@ -330,8 +330,9 @@ def _fitted(
 
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:
     found = np.array(numbers, np.int64)
-    if found.size and not (found.min() >= 0 and found.max() < count):
-        raise BadFile(f"{path}: is not an rfifind mask: number {found.max()}, expected 0 to {count - 1}")
+    wrong = found[(found < 0) | (found >= count)]
+    if wrong.size:
+        raise BadFile(f"{path}: is not an rfifind mask: number {wrong[0]}, expected at least 0 and less than {count}")
     return found
 
 
