@@ -40,7 +40,7 @@ from skysieve.core.device import cuda_problem, driver_version, resolve
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
-FEW = 3
+FEW = 2
 """Most cases of a test marked ``few`` that ``make test`` runs."""
 GIVEN = pytest.StashKey[list[str]]()
 """The arguments of pytest, in a worker of pytest-xdist for which `_begin_elsewhere` has changed the order of files."""
@@ -113,11 +113,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def all_but_few(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases of tests marked ``few`` that only ``make test-all`` runs: all but three of each test.
+    """Return the cases of tests marked ``few`` that only ``make test-all`` runs: all but two of each test.
 
     A case has a value of each parameter of the test and of its fixtures.  The cases that remain are chosen one after
-    the other, each with as many values as possible that the ones before do not have.  There are fewer than three if no
-    further case has such a value.  Cases for a GPU are chosen separately.
+    the other, each with as many values as possible that the ones before do not have.  There is only one if no
+    other case has such a value.  Cases for a GPU are chosen separately.
     """
     of_test: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in cases:

@@ -206,10 +206,8 @@ def test_a_search_of_sfts_in_partitions_gives_the_same_files(tmp_path):
              "--freq-band", "0.0002", "--df", "4e-6", "--dt0", "7200", "--dtau", "7200", "--ephemeris", "builtin",
              "--topk", "9", "--bsgl", "15", "--device", "cpu", "-q"]  # fmt: skip
     divided = ("--cluster", "serial", "--partition", "7")
-    for ending in ("csv", "npz"):
-        run(*words, "-o", tmp_path / f"one.{ending}")
-        run(*words, "-o", tmp_path / f"two.{ending}", *divided)
-    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    run(*words, "-o", tmp_path / "one.npz")
+    run(*words, "-o", tmp_path / "two.npz", *divided)
     one, two = (np.load(tmp_path / f"{name}.npz") for name in ("one", "two"))
     assert one.files == two.files
     for name in one.files:

@@ -145,7 +145,8 @@ def test_pulses_outside_are_found_as_before(kind, name):
     assert wrong.sum() <= 0.01 * truth.sum() + 5
 
 
-@pytest.mark.parametrize("kind", [slow("1"), "8", slow("float32")])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["1", "8", "float32"])
 def test_the_bits_are_those_of_a_file_with_these_losses(kind):
     """The rectangles that the stream finds, given to `search` as losses, give the same candidates."""
     x, most = noise(kind, 3)
