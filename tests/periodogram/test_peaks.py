@@ -297,3 +297,17 @@ def test_class_and_command_line(tmp_path):
     hours = Table.read(tmp_path / "c.ecsv")
     assert hours["period_error_h"][0] == pytest.approx(24 * found.period_error[0], rel=1e-6)
     assert hours["period_error_h"].unit == u.hour
+
+
+@pytest.mark.parametrize("seed", [1, 33, 35, 58])
+def test_a_peak_is_exact_where_the_power_changes_fast(seed):
+    """One night and one point on each side: peaks are narrower than 1e-5 of 1/T, and their columns nearly dependent."""
+    rng = np.random.default_rng(seed)
+    t = np.sort(np.r_[0.0, 1000.0, 500 + 1e-3 * rng.random(18)])
+    y = rng.normal(size=20)
+    found = skysieve.lombscargle(t, y, fmin=1e-3, fmax=0.05, nf=200, device="cpu", n_peaks=1)
+    angle = 2 * np.pi * t / float(found.period)
+    columns = np.stack([np.ones(20), np.cos(angle), np.sin(angle)], axis=1)
+    value = y - y.mean()
+    rest = value - columns @ np.linalg.lstsq(columns, value, rcond=None)[0]
+    assert float(found.best_power) == pytest.approx(1 - (rest @ rest) / (value @ value), abs=1e-6)

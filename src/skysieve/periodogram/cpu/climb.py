@@ -35,6 +35,9 @@ MOST = 60
 CLOSE = 3e-6
 """Newton step in 1/(T harmonics) after which the power is not evaluated again: the neglected third-order term of the
 power is under 1e-14."""
+SHARP = 6.0
+"""Square root of the curvature, in units of the squared 1/(T harmonics), above which this step is shorter in proportion:
+where columns are nearly dependent, the power can change much faster.  Curvatures of other maxima are at most 20."""
 MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
 """Fraction of the highest power that the best trial in the window of a further candidate must have."""
@@ -72,14 +75,16 @@ def climb(state, x, power, slope, curvature):
         return 0.0 if x != 0.0 else np.nan
     slope, curvature = state[SLOPE], state[CURVATURE]
     bound = state[HIGH] if slope > 0.0 else state[LOW]
-    to = best - slope / curvature if curvature < 0.0 else np.nan
-    if abs(to - best) <= CLOSE * state[WIDTH]:
+    to, close = np.nan, CLOSE * state[WIDTH]
+    if curvature < 0.0:
+        to, close = best - slope / curvature, min(close, CLOSE * SHARP / np.sqrt(-curvature))
+    if abs(to - best) <= close:
         if state[LOW] <= to <= state[HIGH]:
             state[BEST], state[POWER] = to, state[POWER] + 0.5 * slope * (to - best)
         return np.nan
-    if abs(bound - best) <= CLOSE * state[WIDTH] and bound != best and bound != x and state[COUNT] < MOST:
+    if abs(bound - best) <= close and bound != best and bound != x and state[COUNT] < MOST:
         return bound
-    if slope == 0.0 or abs(bound - best) <= CLOSE * state[WIDTH] or state[COUNT] >= MOST:
+    if slope == 0.0 or abs(bound - best) <= close or state[COUNT] >= MOST:
         state[CURVATURE] = np.nan  # the power does not change, or rises up to the bound
         return np.nan
     return to if (to - best) * (to - bound) < 0.0 else 0.5 * (best + bound)

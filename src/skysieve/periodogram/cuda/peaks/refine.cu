@@ -461,6 +461,11 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int ce
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
   return k;
 }
+// Length of a step after which the power is not evaluated again. Where columns are nearly dependent, a power can
+// change much faster than others.
+__device__ __forceinline__ double close_to(const Power& p) {
+  return p.e < 0 ? CLOSE * fmin(1.0, SHARP * rsqrt(-p.e)) : CLOSE;
+}
 // Uses the power at the trial place; either chooses the next place or marks the climb as done.
 __device__ __forceinline__ void advance(Climb& k, const Power& p) {
   const bool higher = p.v >= k.best.v - (k.best.v == NONE ? 0
@@ -513,7 +518,7 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
   }  // nothing to climb: the sample's power is missing
   else {
     k.trial = fma(0.25, k.trial - k.at, k.at);
-    k.done = fabs(k.trial - k.at) < CLOSE || k.turn >= MOST_TRIALS;
+    k.done = fabs(k.trial - k.at) < close_to(k.best) || k.turn >= MOST_TRIALS;
     return;
   }
   const double d = k.best.d, e = k.best.e, t = k.best.t, q = k.best.q;
@@ -541,12 +546,13 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
     sure = sure && ratio <= RATIO * RATIO && ratio * ratio * ratio * lost * lost <= 4 * LOST * LOST;
   } else
     sure = false;
-  k.done = sure || fabs(to - k.at) <= CLOSE || k.turn >= MOST_TRIALS;
+  const double close = close_to(k.best);
+  k.done = sure || fabs(to - k.at) <= close || k.turn >= MOST_TRIALS;
   if (!k.done)
     k.trial = to;
   else if (!inside)
     k.best.e = 0;  // an end of the window, beyond which the power rises
-  else if (sure || length <= CLOSE) {
+  else if (sure || length <= close) {
     if (k.centred) wish = -d / fma(0.5 * t, wish, e);
     wish = fmin(fmax(wish, k.window.lo - k.at), k.window.hi - k.at);
     k.best.v = fma(wish, fma(wish, fma(wish, fma(wish, q / 24, t / 6), 0.5 * e), d), k.best.v);

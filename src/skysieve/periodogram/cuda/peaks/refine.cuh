@@ -12,7 +12,8 @@
 #define FARTHEST 1.0
 #define SAME 0.1    // maxima nearer than this are one
 #define LEAP 0.25   // longest step of a climb
-#define CLOSE 1e-6  // a step so short needs no further evaluation
+#define CLOSE 1e-6  // a step so short needs no further evaluation, up to a curvature of SHARP squared
+#define SHARP 6.0   // for sharper peaks the step is shorter in proportion
 #define SURE \
   2e-7  // product of the last two steps, over the harmonics squared, after which the third derivative gives the rest
 #define NEAR 0.1       // distance up to which the series of a power is used
