@@ -32,7 +32,7 @@ LIMIT = {NUFFT: kernels.NUFFT_LIMIT, FINUFFT: kernels.NUFFT_LIMIT, DIRECT: 1e4}
 to which a power is trusted.  Errors of the sums count in proportion to it (see ``kernels.solve``): measured 7e-10 of a
 power for each unit with combs, 2e-9 with the interpolation of a GPU.  So the limits, 10 here and 3 in
 ``cuda.fourier.worker``, are one rule: errors stay under 1e-8.  finufft's sums have smaller errors than the combs'."""
-MOST_FOLDS = 16
+MOST_FOLDS = 128
 """Largest number of circles that the cells of f may cover."""
 KEPT_BYTES = 64 << 20
 _scratch = threading.local()
