@@ -17,7 +17,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram.contract import Grids, Output, Status
 from skysieve.periodogram.cuda import engine as cuda
 from skysieve.periodogram.cuda import worker
-from skysieve.periodogram.cuda.chunks import bounded_cycles
+from skysieve.periodogram.cuda.chunks import bounded_cycles, gather
 from skysieve.periodogram.cuda.run import Run
 from skysieve.periodogram.cuda.sinusoid.methods import Samples
 from skysieve.periodogram.cuda.sinusoid.worker import SinusoidWorker
@@ -387,6 +387,28 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
     source = batch([60, 40])
     source.t[[0, 30]] = source.t[[30, 0]]  # the first time is not the least: the estimate of the span is too short
     check(engine(runtime, method="nufft"), source, shared_grid(0.16, STEP, 600), 1e-9)
+
+
+@one_order
+def test_scattered_objects_are_searched_again_together(runtime):
+    """The times of every tenth object fall.  A chunk for each of them would take a millisecond of the host each."""
+    source = batch([30] * 41)
+    for first in source.offsets[:-1:10]:
+        source.t[first : first + 30] = source.t[first : first + 30][::-1].copy()
+    e, grids = engine(runtime, method="nufft"), shared_grid(0.16, STEP, 300)
+    check(e, source, grids, 1e-9)
+    begin, jobs = e.workers[0].begin, []
+    e.workers[0].begin = lambda lane, job: jobs.append(job.n_objects) or begin(lane, job)
+    run(e, source, grids)
+    assert jobs == [41, 41]
+
+
+@pytest.mark.parametrize(("nf", "chunks"), [(100, 1), (1 << 20, 2), (1 << 22, 3)])
+def test_far_objects_of_long_grids_get_chunks_each(nf, chunks):
+    found = gather([0, 12, 20, 37], nf)
+    assert len(found) == chunks
+    assert found[0].start == 0
+    assert found[-1].stop == 38
 
 
 @one_order

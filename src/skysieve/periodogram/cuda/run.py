@@ -349,7 +349,7 @@ class Run:
         room = min(AGAIN_BYTES, parse_budget(memory, worker.free_memory))
         lengths, chunks = np.diff(self.source.offsets), []
         nf, each = int(self.settings.grids.nf.max()), CANDIDATE_BYTES[self.settings.spec.dtype.itemsize]
-        for found in gather(self.again.overflow):
+        for found in gather(self.again.overflow, nf):
             longest = found.start + int(lengths[found.start : found.stop].argmax())
             most = max(1, int(room // (self._bytes_of(longest) + each * (nf // 2 + 1))))
             starts = range(found.start, found.stop, most)
@@ -400,7 +400,7 @@ class Run:
         back, found = [], Again([], [])
         deliver(job, self.settings, self.output, found)
         if found.unlike and chunk is not None and not chunk.known:
-            back, found.unlike = gather(found.unlike), []
+            back, found.unlike = gather(found.unlike, int(self.settings.grids.nf.max())), []
             self.cache.drop(self.settings, chunk, job.n_rows)
         with self._lock:
             self.again.unlike += found.unlike
