@@ -69,7 +69,7 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
         raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
     for (i, a), (j, b) in combinations(enumerate(found), 2):
         if a is b or a == b:
-            raise ValueError(f"{name}: entries {i} and {j} are the same atoms of detector {a.detector!r}; expected once")
+            raise ValueError(f"{name}: entries {i} and {j} are the same atoms of detector {a.detector!r}")
     return found
 
 
