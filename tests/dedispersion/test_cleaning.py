@@ -66,6 +66,35 @@ def test_impulses_go_and_dispersed_pulses_stay():
     assert abs(out[4000:4004].mean() - 96) < 6 * 16 / np.sqrt(256)
 
 
+@pytest.mark.parametrize(("frequency", "amplitude"), [(50, 1.0), (60, 1.0), (100, 1.0)])
+def test_pulses_are_found_in_hum_of_the_mains(frequency, amplitude):
+    """Each half of its periods looks like an impulse.  Without them all, less than half of the data would be left."""
+    fb, _ = data()
+    rows = fb.read().T + 16 * amplitude * np.sin(2 * np.pi * frequency * 1e-3 * np.arange(fb.nsamp))[:, None]
+    humming = Filterbank.from_array(np.rint(rows).clip(0, 255).astype(np.uint8).T, fch1=1500.0, foff=-4.0, tsamp=1e-3)
+    plain, found = (search(x, DMS, threads=1) for x in (fb, humming))
+    for at in (2.5, 5.5):
+        expected, snr = (x.snr[(np.abs(x.time - at) < 0.02) & (np.abs(x.dm - 200) < 30)].max() for x in (plain, found))
+        assert snr > 0.9 * expected
+    removed = found.removed
+    assert removed.hum >= 10
+    assert removed.parts["impulses"] < 0.1
+    assert f"hum in {removed.hum} blocks of 512 samples was not removed" in removed.summary()
+    assert removed.summary() in found.remarks()
+
+
+@pytest.mark.parametrize("every", [60, 100])
+def test_impulses_of_a_fast_radar_are_no_hum(every):
+    fb, _ = data()
+    rows = fb.read().T.astype(int)
+    for at in range(20, len(rows), every):
+        rows[at : at + 3] += 40
+    _, cleaner = cleaned(Filterbank.from_array(rows.clip(0, 255).astype(np.uint8).T, fch1=1500.0, foff=-4.0, tsamp=1e-3))
+    removed = cleaner.removed()
+    assert removed.hum == 0
+    assert len(removed.windows) >= 0.9 * len(rows) / every
+
+
 @pytest.mark.parametrize(
     ("dm", "width", "snr", "bump"), [(20, 3, 14, 16), (20, 8, 10, 16), (36, 3, 14, 30), (36, 8, 10, 30)]
 )

@@ -72,6 +72,7 @@ def compare(
     assert np.array_equal(a.windows, b.windows)
     assert np.array_equal(a.cells, b.cells)
     assert a.parts == b.parts
+    assert a.hum == b.hum
     assert np.array_equal(found, expected)
     assert np.array_equal(ours.replaced(0, fb.nsamp), theirs.replaced(0, fb.nsamp))
     assert np.array_equal(ours.regained(0, x), theirs.regained(0, x))
@@ -84,6 +85,18 @@ def compare(
 def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     removed, _ = compare(runtime, recording(kinds))
     assert sum(removed.parts.values()) > 0
+
+
+@one_order
+def test_hum_stays(runtime):
+    """In the first and the last blocks only, so that impulses beside them are removed."""
+    x = np.random.default_rng(8).normal(96, 16, (512 * 8, 40))
+    t = np.arange(len(x))
+    x += np.where((t < 512 * 3) | (t >= 512 * 6), 32 * np.sin(2 * np.pi * t / 20), 0)[:, None]
+    x[512 * 4 + 100 : 512 * 4 + 104] += 60
+    removed, _ = compare(runtime, np.rint(x).clip(0, 255).astype(np.uint8), threads=3)
+    assert removed.hum >= 5
+    assert len(removed.windows) == 1
 
 
 @one_order

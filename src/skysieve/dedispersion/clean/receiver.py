@@ -109,6 +109,9 @@ WHOLE_DM, PART_DM = 3.0, 10.0
 """Lowest DM of the bursts with which an impulse is compared: bursts in the whole band, and bursts in a part of it."""
 MARGIN = 9.0
 """The square of the S/N of an impulse without dispersion exceeds that with dispersion by at least this."""
+MOST_CUT, LEAST_CUTS = 0.2, 5
+"""Part of a block above which, and number of windows from which, impulses are hum and stay.  To replace them would cost
+more S/N than they do, because de-dispersion adds samples from many of their periods.  Radar fills at most a tenth."""
 REACH = 2
 """The baseline of the groups is a running median with this many pieces on each side.  It does not follow impulses as
 wide as the widest window of the search, of two pieces, but does follow longer bumps of the level."""
@@ -239,6 +242,9 @@ class Removed:
         Impulses: first sample, last + 1, first row, last + 1.
     parts : dict of str to float
         Fraction of the samples that each step removed.
+    hum : int
+        Number of blocks whose impulses were not removed, because there were so many of them: hum of the mains, or a
+        noise diode.
     """
 
     steps: tuple[str, ...]
@@ -246,9 +252,15 @@ class Removed:
     block: int
     windows: NDArray[np.int64]
     parts: dict[str, float]
+    hum: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))  # files hold lists
+
+    @property
+    def any(self) -> bool:
+        """Whether the summary says more than that nothing was removed."""
+        return any(self.parts.values()) or self.hum > 0
 
     @property
     def mask(self) -> Mask:
@@ -262,7 +274,10 @@ class Removed:
         names = [f"{name} {self.parts[name]:.2%}" for name in self.steps]
         if "impulses" in self.steps:
             names[self.steps.index("impulses")] += f" ({len(self.windows)})"
-        return f"cleaned: {', '.join(names)} of the data"
+        text = f"cleaned: {', '.join(names)} of the data"
+        if self.hum:
+            text += f"; hum in {self.hum} block{'s' if self.hum != 1 else ''} of {self.block} samples was not removed"
+        return text
 
 
 @dataclass(frozen=True)
@@ -416,6 +431,7 @@ class Cleaner:
         self._counts = dict.fromkeys(self.steps, 0)
         self._cells: list[NDArray[np.uint8]] = []
         self._windows: list[NDArray[np.int64]] = []
+        self._hum: list[int] = []  # an entry for each block with hum; several threads append
         self._first = -1
         self._blocks: list[_Block] = []
         self._gains: list[_Gain] = []
@@ -905,6 +921,11 @@ class Cleaner:
             kept.append(cut_room[:cut].copy())
         windows = np.concatenate(kept) if kept else np.empty((0, 4), np.int64)
         windows[:, 2:] = self._edges[windows[:, 2:]]
+        if len(windows) >= LEAST_CUTS:
+            cut = (windows[:, 1] - windows[:, 0]) @ (windows[:, 3] - windows[:, 2])
+            if cut > MOST_CUT * n * self.nchan:
+                windows, joined[:, context:] = windows[:0], series
+                self._hum.append(n)
         return windows, self._last_half(joined, context + n)
 
     def _last_half(self, series: NDArray[np.float32], end: int) -> NDArray[np.float32]:
@@ -1023,7 +1044,7 @@ class Cleaner:
             cells[:, self._first :] = np.unpackbits(np.stack(self._cells), axis=1, count=self.nchan).T
         windows = np.concatenate(self._windows) if self._windows else np.empty((0, 4), np.int64)
         parts = {name: count / max(1, self._samples) for name, count in self._counts.items()}
-        return Removed(self.steps, cells, self.block, windows, parts)
+        return Removed(self.steps, cells, self.block, windows, parts, len(self._hum))
 
 
 class CleanReader:

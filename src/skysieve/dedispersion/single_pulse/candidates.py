@@ -201,7 +201,7 @@ class Candidates(Result):
     def remarks(self) -> list[str]:
         """Sentences on the cleaning, dropped data and the end of the search; none if everything was searched."""
         found = []
-        if self.removed is not None and any(self.removed.parts.values()):
+        if self.removed is not None and self.removed.any:
             found.append(self.removed.summary())
         if self.vetoed:
             found.append(vetoed_text(self.vetoed))

@@ -170,8 +170,9 @@ class Pipeline:
                 self._send_injections(segment, last=True)
                 self._report_gap(beam, segment)
                 if segment.search is not None:
-                    if any(segment.search.removed.parts.values()):
-                        self.intake.say(f"beam {beam.number}: {segment.search.removed.summary()}")
+                    removed = segment.search.removed
+                    if removed.any:
+                        self.intake.say(f"beam {beam.number}: {removed.summary()}")
                     if any(segment.search.vetoed.values()):
                         self.intake.say(
                             f"beam {beam.number}: {vetoed_text({n: c for n, c in segment.search.vetoed.items() if c})}"
