@@ -610,6 +610,8 @@ class _Cache(NullCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._enabled = True
+        self._found: list[Path] = []
+        """Folders of which one holds code."""
         self._claimed: int | None = None
 
     @property
@@ -637,9 +639,13 @@ class _Cache(NullCache):  # type: ignore[misc]
         return any((folder / name).is_file() for folder in _places(self._domain))
 
     def holds_any(self) -> bool:
-        """Return whether code for any types is stored."""
-        name = f"{self._function.__name__}-*.bin"
-        return self._enabled and any(any(folder.glob(name)) for folder in _places(self._domain))
+        """Return whether code for any types is stored.  The answer is remembered, since it may be asked for often."""
+        if not self._enabled:
+            return False
+        folders, name = list(_places(self._domain)), f"{self._function.__name__}-*.bin"
+        if folders != self._found and any(any(folder.glob(name)) for folder in folders):
+            self._found = folders
+        return folders == self._found
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code for these types; None if there is none, or only a damaged file."""

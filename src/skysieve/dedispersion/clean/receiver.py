@@ -130,6 +130,8 @@ samples), and that of the noise is more than this many times its error."""
 IMPULSIVE = 4.0
 """Differences of neighbouring samples do not count as noise if their sum over the band is larger than this many
 standard deviations."""
+NOISE_ROWS = 64
+"""Rows of which differences are computed at a time, so that they stay in the caches."""
 RESTORED = 4.0
 """A gain that is estimated from the noise, and is within this many errors of the gain at the beginning, is set to the
 gain at the beginning."""
@@ -1168,14 +1170,30 @@ def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
 
     Samples at which the differences of the band are large are left out: those of impulses, which are removed later.
     """
-    power = np.diff(rows.astype(np.float64), axis=0) ** 2
-    if not len(power):
-        return np.zeros(rows.shape[1])
-    mean = power.mean(axis=0)
-    band = (power[:, mean > 0] / mean[mean > 0]).sum(axis=1)
+    n, total = len(rows) - 1, np.zeros(rows.shape[1])
+    if n < 1:
+        return total
+    kind = np.float32 if rows.dtype.itemsize == 1 else np.float64  # exact for bytes
+
+    def squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+        found = after.astype(kind)
+        found -= before
+        found *= found
+        return found
+
+    band, pieces = np.empty(n, kind), [(at, min(at + NOISE_ROWS, n)) for at in range(0, n, NOISE_ROWS)]
+    for low, high in pieces:
+        total += squares(rows[low:high], rows[low + 1 : high + 1]).sum(axis=0, dtype=np.float64)
+    weights = np.zeros(len(total), kind)
+    np.divide(n, total, out=weights, where=total > 0, casting="same_kind")
+    for low, high in pieces:
+        np.einsum("tc,c->t", squares(rows[low:high], rows[low + 1 : high + 1]), weights, out=band[low:high])
     above = band - np.median(band)
-    kept = above <= IMPULSIVE * 1.4826 * np.median(np.abs(above))
-    sigma: NDArray[np.float64] = np.sqrt(power[kept].mean(axis=0) / 2)
+    gone = np.flatnonzero(~(above <= IMPULSIVE * 1.4826 * np.median(np.abs(above))))
+    for at in range(0, len(gone), NOISE_ROWS):
+        some = gone[at : at + NOISE_ROWS]
+        total -= squares(rows[some], rows[some + 1]).sum(axis=0, dtype=np.float64)
+    sigma: NDArray[np.float64] = np.sqrt(np.maximum(total, 0) / (2 * (n - len(gone))))
     return sigma
 
 

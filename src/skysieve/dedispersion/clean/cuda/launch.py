@@ -495,6 +495,7 @@ class PlaneRows:
         self.dtype, self.nchan = np.dtype(dtype).newbyteorder("="), nchan
         self.offset = OFFSETS.get(self.dtype.name, 0)
         self.build = build_of(self.dtype)
+        self._whole = np.uint8 if self.planes == 1 else np.uint16 if self.planes == 2 else np.uint32
 
     def _views(self, column: int, count: int) -> list[tuple[int, int, Any]]:
         """Samples on the device: number of the plane, first of every fourth channel, view of channels x samples."""
@@ -512,10 +513,11 @@ class PlaneRows:
         """See `Rows.get`."""
         if not self.planes:
             return np.ascontiguousarray(to_host(self._views(column, count)[0][2]).T)
-        out = np.zeros((count, self.nchan), np.int32)
+        out = array_module(self.data).zeros((count, self.nchan), self._whole)  # put in order on the device
         for i, k, view in self._views(column, count):
-            out[:, k::4] |= to_host(view).T.astype(np.int32) << (8 * i)
-        return (out - self.offset).astype(self.dtype)
+            out[:, k::4] |= view.T.astype(self._whole) << (8 * i)
+        found = to_host(out)
+        return (found.astype(np.int32) - self.offset if self.offset else found).astype(self.dtype, copy=False)
 
     def set(self, column: int, samples: NDArray[Any]) -> None:
         """See `Rows.set`."""
@@ -523,9 +525,10 @@ class PlaneRows:
         if not self.planes:
             self._views(column, len(samples))[0][2][:] = xp.asarray(np.ascontiguousarray(samples.T))
             return
-        whole = samples.astype(np.int32) + self.offset
+        whole = (samples.astype(np.int32) + self.offset if self.offset else samples).astype(self._whole, copy=False)
+        on_device = xp.asarray(np.ascontiguousarray(whole))
         for i, k, view in self._views(column, len(samples)):
-            view[:] = xp.asarray(np.ascontiguousarray((whole[:, k::4] >> (8 * i) & 255).astype(np.uint8).T))
+            view[:] = (on_device[:, k::4] >> (8 * i) & 255).astype(np.uint8).T
 
 
 class TimeRows:
