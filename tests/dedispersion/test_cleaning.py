@@ -83,13 +83,29 @@ def test_pulses_are_found_in_hum_of_the_mains(frequency, amplitude):
     assert removed.summary() in found.remarks()
 
 
+def test_each_block_is_cleaned_once_if_values_are_missing(monkeypatch):
+    """The mean that replaces a NaN is that of a block of the noise, which is longer than one of the cleaning."""
+    x = np.random.default_rng(2).standard_normal((64, 8192)).astype(np.float32)
+    x[::7, 10::300] = np.nan
+    fb, once, starts = Filterbank.from_array(x, fch1=1500.0, foff=-4.0, tsamp=1e-3), Cleaner.clean, []
+
+    def clean(self, start, *more):
+        starts.append(start)
+        return once(self, start, *more)
+
+    monkeypatch.setattr(Cleaner, "clean", clean)
+    found = search(fb, DMS, block=3.0, device="cpu", threads=1)
+    assert starts == list(range(0, 8192, found.removed.block))
+
+
 @pytest.mark.parametrize("every", [60, 100])
 def test_impulses_of_a_fast_radar_are_no_hum(every):
     fb, _ = data()
     rows = fb.read().T.astype(int)
     for at in range(20, len(rows), every):
         rows[at : at + 3] += 40
-    _, cleaner = cleaned(Filterbank.from_array(rows.clip(0, 255).astype(np.uint8).T, fch1=1500.0, foff=-4.0, tsamp=1e-3))
+    radar = Filterbank.from_array(rows.clip(0, 255).astype(np.uint8).T, fch1=1500.0, foff=-4.0, tsamp=1e-3)
+    _, cleaner = cleaned(radar)
     removed = cleaner.removed()
     assert removed.hum == 0
     assert len(removed.windows) >= 0.9 * len(rows) / every

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .cuda.launch import DeviceCleaner
     from .dropouts import CountRuns, Watch
 
-__all__ = ["Cleaned", "Mask"]
+__all__ = ["Cleaned", "Mask", "NotFinite"]
 
 SLICE = 2**20
 """Samples x channels that are read at a time."""
@@ -114,6 +114,10 @@ def check_mask(mask: Any, fb: Filterbank) -> None:
         raise ValueError(f"mask has {len(mask.cells)} channels, the data {fb.nchan}")
 
 
+class NotFinite(Exception):
+    """Samples that a GPU is to clean hold values that are not finite: the host must clean them."""
+
+
 class Cleaned:
     """A `contract.Source`: a filterbank in which masked cells and values that are not finite are replaced.
 
@@ -155,7 +159,6 @@ class Cleaned:
         )
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
         self.looks = gpu and watch is not None and fb.dtype.kind != "f"
-        self.replaced = 0
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
         self._finite: bool | None = None
@@ -164,7 +167,13 @@ class Cleaned:
             self._means = self._replacements(mask)
 
     def raw(self, start: int, count: int, room: Room | None = None) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """See `contract.Source`."""
+        """See `contract.Source`.
+
+        Raises
+        ------
+        NotFinite
+            A GPU is to clean the samples, and some are not finite.
+        """
         at = start
         for rows, order in self.fb.raw(start, count, room):
             if self.watch is not None and not self.looks:
@@ -175,12 +184,13 @@ class Cleaned:
                 continue
             good = np.isfinite(rows)
             if not good.all():
+                if self.cleaner is not None:
+                    raise NotFinite
                 rows = rows.copy()
                 for number in range(at // self.block, (at + len(rows) - 1) // self.block + 1):
                     part = slice(max(0, number * self.block - at), (number + 1) * self.block - at)
                     mean = self._mean(number)[np.argsort(order)]
                     rows[part] = np.where(good[part], rows[part], mean)
-                self.replaced += int((~good).sum())
             yield rows, order
             at += len(rows)
 

@@ -1052,7 +1052,8 @@ class Cleaner:
 class CleanReader:
     """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
 
-    The latest `KEPT` blocks stay in memory.  To read earlier samples again, the cleaning starts from the beginning.
+    The latest `KEPT` blocks stay in memory, or those of ``again`` samples.  To read earlier samples again, the cleaning
+    starts from the beginning.
 
     Parameters
     ----------
@@ -1062,9 +1063,14 @@ class CleanReader:
         Samples before this one are not changed, and do not count.
     watch : Watch, optional
         Gets the samples before they are cleaned, to look for dropped data.
+    again : int
+        Number of samples that may be read again, after later ones.
     """
 
-    def __init__(self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None) -> None:
+    def __init__(
+        self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None, again: int = 0
+    ) -> None:
+        self._kept = max(KEPT, -(-again // cleaner.block) + 2)
         self.fb, self.cleaner, self.begin, self.watch = fb, cleaner, begin, watch
         self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
         self.order = np.arange(fb.nchan)
@@ -1115,7 +1121,7 @@ class CleanReader:
             self._next = min((at // size + 1) * size, self.nsamp)
             rows = self._raw(at, min(self._next + self.cleaner.ahead, self.nsamp) - at)
             rows = self.cleaner.clean(at, rows, self._next - at)
-            while len(self._blocks) >= KEPT:
+            while len(self._blocks) >= self._kept:
                 self._blocks.pop(next(iter(self._blocks)))
             self._blocks[at // size] = rows
         return self._blocks[number]
@@ -1173,7 +1179,7 @@ def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
     n, total = len(rows) - 1, np.zeros(rows.shape[1])
     if n < 1:
         return total
-    kind = np.float32 if rows.dtype.itemsize == 1 else np.float64  # exact for bytes
+    kind: Any = np.float32 if rows.dtype.itemsize == 1 else np.float64  # exact for bytes
 
     def squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
         found = after.astype(kind)
@@ -1181,10 +1187,11 @@ def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
         found *= found
         return found
 
-    band, pieces = np.empty(n, kind), [(at, min(at + NOISE_ROWS, n)) for at in range(0, n, NOISE_ROWS)]
+    pieces = [(at, min(at + NOISE_ROWS, n)) for at in range(0, n, NOISE_ROWS)]
     for low, high in pieces:
         total += squares(rows[low:high], rows[low + 1 : high + 1]).sum(axis=0, dtype=np.float64)
-    weights = np.zeros(len(total), kind)
+    band: NDArray[Any] = np.empty(n, kind)
+    weights: NDArray[Any] = np.zeros(len(total), kind)
     np.divide(n, total, out=weights, where=total > 0, casting="same_kind")
     for low, high in pieces:
         np.einsum("tc,c->t", squares(rows[low:high], rows[low + 1 : high + 1]), weights, out=band[low:high])

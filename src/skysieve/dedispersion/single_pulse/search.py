@@ -24,7 +24,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
-from skysieve.dedispersion.clean.masks import Cleaned, Mask, check_mask
+from skysieve.dedispersion.clean.masks import Cleaned, Mask, NotFinite, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
 from skysieve.dedispersion.clean.receiver import (
     FEW,
@@ -414,8 +414,8 @@ class SearchPlan(EnginePlan):
                     return new
 
                 source = Cleaned(data, whole, length, watch, make, gpu=True)
-                found = self._run(data, source, looked, progress)
-                if not source.replaced:
+                with suppress(NotFinite):
+                    found = self._run(data, source, looked, progress)
                     cleaner = made[0]
                     return found
             if cleaner.steps:  # also for values that are not finite, which the statistics leave out
@@ -504,8 +504,12 @@ class SearchPlan(EnginePlan):
         return cleaner
 
     def _cleaned(self, fb: Filterbank, cleaner: Cleaner, begin: int, watch: Watch | None) -> Filterbank:
-        """The data, cleaned on the host when they are read."""
-        return Filterbank([CleanReader(fb, cleaner, begin, watch)]) if cleaner.steps else fb
+        """The data, cleaned on the host when they are read.
+
+        Values that are not finite are replaced by means over a block of the noise, which is read for them again.
+        """
+        again = self._job.length if fb.dtype.kind == "f" else 0
+        return Filterbank([CleanReader(fb, cleaner, begin, watch, again)]) if cleaner.steps else fb
 
     def _run(
         self, fb: Filterbank, source: Cleaned, looked: list[Detection], progress: bool | Callable[[int, int], None]
