@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from skysieve.core.tasks import TaskPool
-from skysieve.sphere import ConvolvePlan, Gaussian, Healpix
+from skysieve.sphere import ConvolvePlan, Gaussian, Healpix, Window
 from skysieve.sphere.cpu import engine
-from skysieve.sphere.cpu.ring import RingEngine, transform_seconds
+from skysieve.sphere.cpu.ring import RingEngine, pairs_of, ring_seconds, transform_seconds
 
 
 @pytest.mark.parametrize(("nside", "spin", "dtype"), [(16, 0, "float32"), (17, 2, "float64")])
@@ -21,15 +21,28 @@ def test_the_transforms_are_a_lower_limit_of_the_ring_engine(nside, spin, dtype)
         ring = RingEngine(spec, pool)
     runs = 8e-5 * 2 * len(ring.runs)
     assert runs < transform_seconds(spec) < ring.seconds() < 3 * transform_seconds(spec)
+    assert ring_seconds(spec, pairs_of(spec)) == ring.seconds()
 
 
-def test_auto_does_not_set_up_the_ring_engine_to_learn_that_harmonics_are_faster(monkeypatch):
-    """nside 512 and 240 arcmin: setting up the ring engine took three times as long as the harmonics."""
-    pytest.importorskip("ducc0")
-
+@pytest.fixture
+def no_ring_engine(monkeypatch):
     def refuse(*args):
         raise AssertionError("the ring engine was set up")
 
+    pytest.importorskip("ducc0")
     monkeypatch.setattr(engine, "RingEngine", refuse)
+
+
+@pytest.mark.usefixtures("no_ring_engine")
+def test_auto_does_not_set_up_the_ring_engine_to_learn_that_harmonics_are_faster():
+    """nside 512 and 240 arcmin: setting up the ring engine took three times as long as the harmonics."""
     with ConvolvePlan(Gaussian(fwhm=np.radians(4)), Healpix(512), device="cpu") as plan:
+        assert plan.method == "harmonic"
+
+
+@pytest.mark.usefixtures("no_ring_engine")
+def test_auto_does_not_set_up_the_ring_engine_for_a_beam_that_does_not_end():
+    """With a window of 4e-4 at the largest l the kernel is 0 nowhere.  At nside 256 the ring engine needed 23 s."""
+    window = np.exp(-0.5 * np.arange(384) ** 2 * (1.3 * np.sqrt(4 * np.pi / 12) / 128) ** 2)
+    with ConvolvePlan(Window(window), Healpix(128), device="cpu") as plan:
         assert plan.method == "harmonic"

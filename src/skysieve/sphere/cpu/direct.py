@@ -33,10 +33,10 @@ QUARTER_TILE = 8
 """Output rings of one task of quarters."""
 SMALL_ANGLE = 0.11
 """Fraction of a turn within which the series of sin^2 in `cpu.simd.series_weights` is exact."""
-NS_STENCIL, NS_QUARTER, NS_ONE, NS_PIXEL, NS_TASK = 0.05, 0.014, 17.0, 2.0, 1e5
+NS_STENCIL, NS_QUARTER, NS_VALUE, NS_ADD, NS_PIXEL, NS_TASK = 0.05, 0.014, 12.5, 4.5, 2.0, 1e5
 """Nanoseconds of one core, measured in float32 with 64-byte vectors: for one term of the sum by stencils, by quarters
-(for each term of the series, four quarters and both hemispheres together) and by single pixels; for one output pixel;
-for one task."""
+(for each term of the series, four quarters and both hemispheres together); for a kernel value and for one term of the
+sum by single pixels; for one output pixel; for one task."""
 
 
 FIRST_SECONDS = 1.0
@@ -136,10 +136,15 @@ class DirectEngine:
             terms = 1 if p.series is None else len(p.series) + 10
             sides = 2 if self.mirrored else 1
             stencil, quarter, single = p.pixels
-            total += wide * (sides * stencil * NS_STENCIL + quarter * NS_QUARTER * terms) + sides * single * NS_ONE
+            total += wide * (sides * stencil * NS_STENCIL + quarter * NS_QUARTER * terms)
+            total += single * self.ns_single()
             total += NS_TASK * (len(p.groups) + len(p.quarter) / QUARTER_TILE + len(p.single))
             total += NS_PIXEL * wide * self.spec.table.npix
         return 1e-9 * total
+
+    def ns_single(self) -> float:
+        """Nanoseconds of one core for one term of a single pixel, and of its mirror image."""
+        return NS_VALUE / self.fold + (2 if self.mirrored else 1) * NS_ADD
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`."""
@@ -175,8 +180,7 @@ class DirectEngine:
         needed = [kernels.quarter_layout] * bool(p.quarter) + [kernels.stencil_line] * bool(p.groups)
         if all(is_ready(kernel) for kernel in needed):
             return False
-        terms = sum(p.pixels) * (2 if self.mirrored else 1)
-        return first_answers.take(1e-9 * NS_ONE * terms * self.components / self.pool.workers)
+        return first_answers.take(1e-9 * self.ns_single() * sum(p.pixels) * self.components / self.pool.workers)
 
     def _south(self, o: int) -> int:
         return len(self.spec.table.n) - 1 - o if self.mirrored else o
@@ -214,11 +218,10 @@ class DirectEngine:
         self, p: DirectKernel, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]
     ) -> None:
         t, r = self.spec.table, p.radial
-        for flip in range(1 + (self._south(o) != o)):
-            kernels.one_by_one(
-                o, p.first, p.last, t.theta, t.n, t.phi0, t.start, self.fold, flip, w_in, r.xmax, p.scale,
-                r.cells, r.positive, x[0], y[0], w_out,
-            )  # fmt: skip
+        kernels.one_by_one(
+            o, p.first, p.last, t.theta, t.n, t.phi0, t.start, self.fold, self._south(o) != o, w_in, r.xmax, p.scale,
+            r.cells, r.positive, x[0], y[0], w_out,
+        )  # fmt: skip
 
     def _stencils(
         self, p: DirectKernel, a: int, b: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from . import harmonic
 from .arkcos import ArkcosEngine
 from .direct import DirectEngine
 from .harmonic import HarmonicEngine, harmonic_seconds
-from .ring import RingEngine, transform_seconds
+from .ring import RingEngine, pairs_of, ring_seconds, transform_seconds
 from .spin import SpinEngine
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class Engine:
     def _choose(self, method: str) -> RingEngine | DirectEngine | HarmonicEngine | ArkcosEngine:
         """The engine of the method, or the one that is expected to be the fastest.
 
-        The ring engine takes longest to set up.  It is not set up if its transforms alone take longer than another
-        engine takes in all.
+        The ring engine takes longest to set up.  It is set up only if it is expected to be the fastest.
         """
         if self.spec.compat:
             return ArkcosEngine(self.spec, self.pool)
@@ -83,16 +82,13 @@ class Engine:
         cheap = harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
         lmax = max(k.bandlimit(harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
         by_harmonics = harmonic_seconds(self.spec, lmax)
-        if transform_seconds(self.spec) < min(best.seconds(), by_harmonics):
-            try:
-                ring = RingEngine(self.spec, self.pool)
-            except NotBandLimited:
-                pass
-            else:
-                best = ring if ring.seconds() < best.seconds() else best
-        if by_harmonics < best.seconds():
-            return HarmonicEngine(self.spec, self.pool)
-        return best
+        least = min(best.seconds(), by_harmonics)
+        if transform_seconds(self.spec) < least:
+            with suppress(NotBandLimited):
+                pairs = pairs_of(self.spec)
+                if ring_seconds(self.spec, pairs) < least:
+                    return RingEngine(self.spec, self.pool, pairs)
+        return best if best.seconds() <= by_harmonics else HarmonicEngine(self.spec, self.pool)
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`."""

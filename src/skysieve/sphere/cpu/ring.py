@@ -21,7 +21,7 @@ from skysieve.core.cpu.simd import BYTES
 from skysieve.sphere.ring_pairs import Pairs, make_pairs
 
 from .simd import BAND_VECTORS, band_sum
-from .tables import JIT, KernelTables, make_tables, padded
+from .tables import JIT, KernelTables, Places, make_tables, multiplications, padded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,6 +167,30 @@ def transform_seconds(spec: Spec) -> float:
     return passes * (1e-9 * NS_TRANSFORM * _cost_factor(spec) * work + 8e-5 * runs)
 
 
+def pairs_of(spec: Spec) -> list[Pairs]:
+    """The pairs of rings of each kernel.
+
+    Raises
+    ------
+    NotBandLimited
+    """
+    whole = spec.dtype == np.float64 and spec.eps > WHOLE
+    t = spec.table
+    return [make_pairs(t, r, spec.eps, t.symmetric, spec.rings, spec.spin, whole) for r in spec.radials]
+
+
+def ring_seconds(spec: Spec, pairs: list[Pairs]) -> float:
+    """Expected seconds of one map on one core.  The kernels are not sampled, which takes longest for wide ones."""
+    sums = sum(
+        multiplications(p, Places.of(spec.table, r, p).n_samples) for r, p in zip(spec.radials, pairs, strict=True)
+    )
+    return _seconds(spec, sums * (4 if spec.spin else 1))
+
+
+def _seconds(spec: Spec, sums: float) -> float:
+    return transform_seconds(spec) + 1e-9 * NS_SUM * _cost_factor(spec) * sums
+
+
 def _cost_factor(spec: Spec) -> float:
     """Time relative to that of a scalar map in float32: wider numbers, and combining the sums of Q and U."""
     return spec.dtype.itemsize / 4 * (TURN if spec.spin else 1.0)
@@ -179,19 +203,18 @@ class RingEngine:
     ----------
     spec : Spec
     pool : TaskPool
+    pairs : list of Pairs, optional
+        Result of `pairs_of`.
     """
 
     name = "ring"
 
-    def __init__(self, spec: Spec, pool: TaskPool) -> None:
+    def __init__(self, spec: Spec, pool: TaskPool, pairs: list[Pairs] | None = None) -> None:
         self.spec, self.pool = spec, pool
         t = spec.table
         self.mirrored = t.symmetric
         rings = len(t.n)
-        whole = spec.dtype == np.float64 and spec.eps > WHOLE
-        found: list[Pairs] = [
-            make_pairs(t, r, spec.eps, self.mirrored, spec.rings, spec.spin, whole) for r in spec.radials
-        ]
+        found = pairs_of(spec) if pairs is None else pairs
         tables = [make_tables(t, r, p, spec.dtype, spec.spin) for r, p in zip(spec.radials, found, strict=True)]
         self.tables: list[KernelTables] = [both[0] for both in tables]
         self.odd: list[KernelTables] = [both[1] for both in tables if spec.spin]
@@ -224,7 +247,7 @@ class RingEngine:
     def seconds(self) -> float:
         """Expected seconds of one map on one core."""
         sums = self.parts * sum(k.multiplications for k in (*self.tables, *self.odd))
-        return transform_seconds(self.spec) + 1e-9 * NS_SUM * _cost_factor(self.spec) * sums
+        return _seconds(self.spec, sums)
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`."""

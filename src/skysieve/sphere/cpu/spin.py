@@ -15,7 +15,7 @@ import numpy as np
 from skysieve.core.cpu.jit import njit
 
 from . import stencil as kernels
-from .direct import DirectEngine, DirectKernel
+from .direct import NS_ADD, NS_VALUE, DirectEngine, DirectKernel
 from .simd import STENCIL_ROWS, dot_lanes, series_weights
 from .tables import JIT, radial_value
 
@@ -158,6 +158,10 @@ class SpinEngine(DirectEngine):
     def seconds(self) -> float:
         """Expected seconds of one map of Q and U on one core."""
         return SPIN_TIME * super().seconds()
+
+    def ns_single(self) -> float:
+        """See `DirectEngine.ns_single`; a kernel value serves one pixel."""
+        return (2 if self.mirrored else 1) * (NS_VALUE + NS_ADD)
 
     def _quarters(self, p: DirectKernel, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
         t, dtype = self.spec.table, self.spec.dtype

@@ -34,17 +34,18 @@ def span(a, b, xmax, n):
 
 @njit(**JIT)
 def one_by_one(
-    o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, positive, x, out, w_out
+    o, first, last, theta, n, phi0, start, fold, both, w_in, xmax, scale, cells, positive, x, out, w_out
 ):  # fmt: skip
-    """Output ring ``o``, or with ``flip`` its mirror image, pixel by pixel.
+    """Output ring ``o``, and with ``both`` its mirror image, pixel by pixel.
 
-    With ``fold`` 4, for grids that are symmetric under quarter turns, every sum has the same symmetry, bit for bit.
+    With ``fold`` 4, for grids that are symmetric under quarter turns, each kernel value serves four pixels of a ring,
+    and every sum has the same symmetry, bit for bit.
     """
     rings, quarter = len(n), n[o] // fold
-    ring = rings - 1 - o if flip else o
-    for p in range(n[o]):
-        j, turns = p % quarter, p // quarter
-        total = 0.0
+    north, south = np.zeros(fold), np.zeros(fold)  # sums over all rings, and over one
+    north_ring, south_ring = np.zeros(fold), np.zeros(fold)
+    for j in range(quarter):
+        north[:], south[:] = 0, 0
         azimuth = phi0[o] + 2 * math.pi * j / n[o]
         for i in range(first[o], last[o]):
             half = math.sin(0.5 * (theta[i] - theta[o]))
@@ -55,16 +56,28 @@ def one_by_one(
             u = (azimuth - phi0[i]) * n[i] / (2 * math.pi)
             q0 = math.ceil(u - reach - 1e-9)
             count = min(n[i], math.floor(u + reach + 1e-9) - q0 + 1)
-            part = 0.0
-            k = rings - 1 - i if flip else i
-            moved = n[i] // fold * turns
+            north_ring[:], south_ring[:] = 0, 0
+            mirror = rings - 1 - i
             for e in range(count):
                 q = q0 + e
                 s = math.sin((q - u) * math.pi / n[i])
                 value = radial_value(a + b * s * s, xmax, scale, cells, positive)
-                part += value * x[start[k] + (moved + q) % n[i]]
-            total += part * w_in[k]
-        out[start[ring] + p] = total * w_out[ring]
+                at = q % n[i]
+                for turn in range(fold):
+                    north_ring[turn] += value * x[start[i] + at]
+                    if both:
+                        south_ring[turn] += value * x[start[mirror] + at]
+                    at += n[i] // fold
+                    if at >= n[i]:
+                        at -= n[i]
+            for turn in range(fold):
+                north[turn] += north_ring[turn] * w_in[i]
+                if both:
+                    south[turn] += south_ring[turn] * w_in[mirror]
+        for turn in range(fold):
+            out[start[o] + turn * quarter + j] = north[turn] * w_out[o]
+            if both:
+                out[start[rings - 1 - o] + turn * quarter + j] = south[turn] * w_out[rings - 1 - o]
 
 
 @njit(**JIT)

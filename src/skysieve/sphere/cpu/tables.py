@@ -130,10 +130,14 @@ class KernelTables:
     @property
     def multiplications(self) -> float:
         """Fused multiply-adds for one component of one map."""
-        p = self.pairs
-        counts = (p.last - p.first)[p.outputs]
-        modes = np.repeat(p.modes[p.outputs], counts).astype(np.float64)
-        return float((modes * (self.n_samples + 4)).sum())
+        return multiplications(self.pairs, self.n_samples)
+
+
+def multiplications(pairs: Pairs, n_samples: NDArray[np.int64]) -> float:
+    """Fused multiply-adds for one component of one map."""
+    counts = (pairs.last - pairs.first)[pairs.outputs]
+    modes = np.repeat(pairs.modes[pairs.outputs], counts).astype(np.float64)
+    return float((modes * (n_samples + 4)).sum())
 
 
 def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
@@ -142,32 +146,62 @@ def padded(modes: NDArray[np.int64], dtype: Any) -> NDArray[np.int64]:
     return np.asarray(-(-(modes + 1) // unit) * unit, np.int64)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the kernel of each pair is sampled.
+
+    Attributes
+    ----------
+    o, i : numpy.ndarray
+        Output and input ring.
+    a, b : numpy.ndarray
+        See `chord_terms`.
+    n, h : numpy.ndarray
+        Number of azimuths of the circle, and 1 if they are shifted by half a step.
+    n_samples : numpy.ndarray
+        Number of samples within the support.
+    """
+
+    o: NDArray[np.int64]
+    i: NDArray[np.int64]
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    n: NDArray[np.int64]
+    h: NDArray[np.int64]
+    n_samples: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: RingTable, radial: Radial, pairs: Pairs) -> Places:
+        """The places of all pairs."""
+        counts = (pairs.last - pairs.first)[pairs.outputs]
+        o = np.repeat(pairs.outputs, counts)
+        i = np.arange(len(o)) - np.repeat(pairs.pair, counts) + np.repeat(pairs.first[pairs.outputs], counts)
+        a, b = chord_terms(table.theta, o, i)
+        sizes, halves = np.array(pairs.tables, np.int64).reshape(-1, 2).T
+        n, h = sizes[pairs.table], np.maximum(halves, 0)[pairs.table]
+        n_samples = np.empty(len(o), np.int64)
+        count_samples(a, b, radial.xmax, n, h, n_samples)
+        return cls(o, i, a, b, n, h, n_samples)
+
+
 def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any, spin: int = 0) -> list[KernelTables]:
     """Sample the kernel for all pairs; angles and samples are computed in float64.
 
     The result has one table of cosines and, for spin 2, a second table of sines for the odd part of the kernel.
     """
-    counts = (pairs.last - pairs.first)[pairs.outputs]
-    o = np.repeat(pairs.outputs, counts)
-    i = np.arange(len(o)) - np.repeat(pairs.pair, counts) + np.repeat(pairs.first[pairs.outputs], counts)
-    a, b = chord_terms(table.theta, o, i)
-    sizes = np.array([n for n, _ in pairs.tables], np.int64)
-    halves = np.array([h for _, h in pairs.tables], np.int64)
-    n, h = sizes[pairs.table], np.maximum(halves, 0)[pairs.table]
-    n_samples = np.empty(len(o), np.int64)
-    count_samples(a, b, radial.xmax, n, h, n_samples)
+    p = Places.of(table, radial, pairs)
+    o, i, n, h, n_samples, sizes = p.o, p.i, p.n, p.h, p.n_samples, len(pairs.tables)
     first = np.concatenate([[0], np.cumsum(n_samples)]).astype(np.int64)
     samples = [np.zeros(max(1, int(first[-1])), np.float64) for _ in range(2 if spin else 1)]
     scale = len(radial.cells) / math.sqrt(radial.xmax)
-    shared = (a, b, radial.xmax, scale, radial.cells)
+    shared = (p.a, p.b, radial.xmax, scale, radial.cells)
     if spin:
         fill_spin_samples(table.theta[i], table.theta[o], *shared, n, h, first[:-1], n_samples, *samples)
     else:
         fill_samples(*shared, radial.positive, n, h, first[:-1], n_samples, samples[0])
 
     lengths = padded(pairs.modes, dtype)
-    width = np.zeros(len(sizes), np.int64)
-    rows = np.zeros(len(sizes), np.int64)
+    width, rows = np.zeros(sizes, np.int64), np.zeros(sizes, np.int64)
     np.maximum.at(width, pairs.table, np.minimum(lengths[o], lengths[i]))
     np.maximum.at(rows, pairs.table, n_samples)
     starts = np.concatenate([[0], np.cumsum(width * rows)]).astype(np.int64)
