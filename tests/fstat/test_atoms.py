@@ -112,8 +112,6 @@ def test_lists_of_atoms_are_checked():
         (b"atoms.dat", TypeError, "is a bytes"),
         ("missing.dat", FileNotFoundError, "missing.dat"),
         ([a, Atoms(**parts(), tatom=900, detector="L1")], ValueError, "mix SFT lengths"),
-        ([a, a], ValueError, "entries 0 and 1 are the same atoms of detector 'H1'"),
-        ([Atoms(**parts(), detector="L1"), a, Atoms(**parts())], ValueError, "entries 1 and 2 are the same atoms"),
         (Atoms(**changed("t", np.array([0, 1, 2, 2**50]))), ValueError, "is a time wrong"),
     ]:
         with pytest.raises(error, match=message):

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +66,6 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
         raise ValueError(f"{name} is empty: there are no atoms")
     if len({a.tatom for a in found}) > 1:
         raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
-    for (i, a), (j, b) in combinations(enumerate(found), 2):
-        if a is b or a == b:
-            raise ValueError(f"{name}: entries {i} and {j} are the same atoms of detector {a.detector!r}")
     return found
 
 
