@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ from .spin import SpinEngine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+WINDOW_SECONDS = 0.05
+"""Seconds of a map from which on the window of a kernel that is given by its profile is computed, since harmonics may
+be faster."""
 
 
 class Engine:
@@ -79,16 +84,31 @@ class Engine:
         best: RingEngine | DirectEngine | HarmonicEngine = direct(self.spec, self.pool)
         if method == "direct":
             return best
-        cheap = harmonic.available() and all(isinstance(k, Harmonic) for k in self.spec.kernels)
-        lmax = max(k.bandlimit(harmonic.band_eps(self.spec)) for k in self.spec.kernels) if cheap else np.inf
+        known = all(isinstance(k, Harmonic) for k in self.spec.kernels)
+        lmax = self._lmax(best.seconds()) if known else np.inf
         by_harmonics = harmonic_seconds(self.spec, lmax)
-        least = min(best.seconds(), by_harmonics)
-        if transform_seconds(self.spec) < least:
+        pairs, by_rings = [], np.inf
+        if transform_seconds(self.spec) < min(best.seconds(), by_harmonics):
             with suppress(NotBandLimited):
                 pairs = pairs_of(self.spec)
-                if ring_seconds(self.spec, pairs) < least:
-                    return RingEngine(self.spec, self.pool, pairs)
-        return best if best.seconds() <= by_harmonics else HarmonicEngine(self.spec, self.pool)
+                by_rings = ring_seconds(self.spec, pairs)
+        least = min(best.seconds(), by_rings)
+        if not known and least > WINDOW_SECONDS:
+            lmax = self._lmax(least)
+            by_harmonics = harmonic_seconds(self.spec, lmax)
+        if by_harmonics < least:
+            return HarmonicEngine(self.spec, self.pool, int(lmax))
+        return RingEngine(self.spec, self.pool, pairs) if by_rings < best.seconds() else best
+
+    def _lmax(self, seconds: float) -> float:
+        """Degree where the windows end; infinite if harmonics are not available, or would take more than `seconds`."""
+        if not harmonic.available():
+            return np.inf
+        most, last = 64, 4 * math.sqrt(self.spec.table.npix)  # windows of more degrees take long to compute
+        while most < last and harmonic_seconds(self.spec, most) < seconds:
+            most *= 4
+        eps = harmonic.band_eps(self.spec)
+        return max(harmonic.band_of(k, self.spec.spin, eps, most) for k in self.spec.kernels)
 
     def convolve(self, maps: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """See `contract.Engine.convolve`."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.core.errors import install_hint
 from skysieve.sphere.arguments import QUIET
-from skysieve.sphere.kernels.base import Kernel
+from skysieve.sphere.kernels.base import MAX_BAND, Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,12 +98,14 @@ class HarmonicEngine:
 
     name = "harmonic"
 
-    def __init__(self, spec: Spec, pool: TaskPool) -> None:
-        bands = [_band(k, spec.spin, band_eps(spec)) for k in spec.kernels]
-        if not np.isfinite(bands).all():
-            raise ValueError("the kernel's window does not end: method='harmonic' cannot be used")
+    def __init__(self, spec: Spec, pool: TaskPool, lmax: int | None = None) -> None:
+        if lmax is None:
+            band = max(band_of(k, spec.spin, band_eps(spec)) for k in spec.kernels)
+            if not np.isfinite(band):
+                raise ValueError("the kernel's window does not end: method='harmonic' cannot be used")
+            lmax = int(band)
         self.spec = spec
-        self.lmax = int(max(bands))
+        self.lmax = lmax
         self._transforms = Transforms(spec.table, self.lmax, self.lmax, pool.workers)
         self._windows = [
             np.stack(k.polarised(self.lmax) if spec.spin else [k.window(self.lmax)])[:, self._transforms.ell]
@@ -141,9 +143,9 @@ def band_eps(spec: Spec) -> float:
     return (min(spec.eps, QUIET) if quiet else spec.eps) / 4
 
 
-def _band(kernel: Kernel, spin: int, eps: float) -> float:
-    """Degree where the window ends; with spin 2 the windows of E and B."""
-    return max(k.bandlimit(eps) for k in (kernel.components() if spin else (kernel,)))
+def band_of(kernel: Kernel, spin: int, eps: float, most: int = MAX_BAND) -> float:
+    """Degree where the window ends, with spin 2 those of E and B; infinite if it is larger than `most`."""
+    return max(k.bandlimit(eps, most) for k in (kernel.components() if spin else (kernel,)))
 
 
 def harmonic_seconds(spec: Spec, lmax: float) -> float:

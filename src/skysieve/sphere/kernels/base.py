@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from astropy.units import Quantity
     from numpy.typing import NDArray
 
-__all__ = ["SUPPORT_STEPS", "Angle", "Harmonic", "Kernel", "check_eps", "find_support", "read_angle"]
+__all__ = ["MAX_BAND", "SUPPORT_STEPS", "Angle", "Harmonic", "Kernel", "check_eps", "find_support", "read_angle"]
 
 Angle: TypeAlias = "float | str | Quantity"
 """An angle: a number (rad), text with a unit such as ``"4.7 arcmin"``, or an astropy Quantity."""
@@ -30,7 +30,7 @@ PLAIN_ANGLE = re.compile(rf"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*({'
 """Angles that are read without loading astropy's units."""
 SUPPORT_STEPS = 1024
 """Angles of the grid on which the support of a kernel is searched."""
-_MAX_BAND = 16384
+MAX_BAND = 16384
 """Highest degree up to which the band limit of a kernel given in angle is searched."""
 
 
@@ -90,8 +90,11 @@ class Kernel(ABC):
         of the integral of the kernel's modulus.
         """
 
-    def bandlimit(self, eps: float = 1e-6) -> float:
-        """Degree above which the window adds less than ``eps`` to the rms of white noise; infinite for hard edges."""
+    def bandlimit(self, eps: float = 1e-6, most: int = MAX_BAND) -> float:
+        """Degree above which the window adds less than ``eps`` to the rms of white noise; infinite for hard edges.
+
+        Infinite also if this degree is larger than ``most``.
+        """
         if self.hard:
             return math.inf
         lmax = 64
@@ -101,7 +104,7 @@ class Kernel(ABC):
             below = np.flatnonzero(rest <= eps**2 * rest[0])
             if below.size and below[0] < 0.8 * lmax:
                 return int(below[0])
-            if lmax >= _MAX_BAND:
+            if lmax >= most:
                 return math.inf
             lmax *= 4
 
@@ -130,7 +133,7 @@ class Harmonic(Kernel):
         """See `Kernel.gain`."""
         return float(np.abs(self._coefficients()).max())
 
-    def bandlimit(self, eps: float = 1e-6) -> float:
+    def bandlimit(self, eps: float = 1e-6, most: int = MAX_BAND) -> float:
         """See `Kernel.bandlimit`."""
         k = self._coefficients()
         power = (2 * np.arange(len(k)) + 1) * k**2
