@@ -243,7 +243,11 @@ class Engine:
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
     def _sparse(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
-        """Whether the grid has far fewer cells than there are bins to add in its rows."""
+        """Whether rows are summed one by one.
+
+        Either the grid has far fewer cells than there are bins to add in its rows, or most rows start at a place in
+        their bin where few others do, so that there are no rows to be summed together.
+        """
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
         s = job.schedule
@@ -251,7 +255,9 @@ class Engine:
         if largest > rect.RANGE * smallest:
             return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
-        if float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
+        groups = len(np.unique(s.group))  # of the whole grid, so that the choice is that of any part of it
+        scattered = groups > 1 and s.shape[0] < rect.FEW_ROWS * groups
+        if not scattered and float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
             return False
         size = np.abs(job.bank.data[i, 0, job.occupied])
         return bool(np.abs(job.bank.data[i]).max() <= rect.WILD * np.partition(size, size.size // 2)[size.size // 2])

@@ -31,6 +31,8 @@ COLUMNS = 16
 SPARSE = 4
 """In float32, differences of running sums in float64 are used if a grid has this many times fewer cells than bins to
 add."""
+FEW_ROWS = 24
+"""Differences of running sums are also used with fewer rows than this for each place within a bin where rows start."""
 WILD = 1e9
 """Largest amplitude in units of the median for differences of running sums, which leave a residue of 1e-7 of the
 noise."""
