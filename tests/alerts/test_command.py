@@ -64,6 +64,7 @@ def periods(store: Path) -> np.ndarray:
     return np.array(sqlite3.connect(store).execute("SELECT period FROM periods ORDER BY id").fetchall(), float)[:, 0]
 
 
+@pytest.mark.slow
 def test_periods_of_lsst_packets(tmp_path):
     """The periods are those of the public functions on the same rows, and the true ones."""
     stars = [star(k, bands=1 if k % 4 == 0 else 6) for k in range(1, 6)]

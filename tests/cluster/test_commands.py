@@ -199,6 +199,7 @@ def test_wrong_options_of_period(words, message, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
+@pytest.mark.slow
 def test_a_search_of_sfts_in_partitions_gives_the_same_files(tmp_path):
     made = ("--days", "0.5", "--signal", "100.05,5e-24,0.5,1.0", "--ephemeris", "builtin", "-q")
     run("fstat", "simulate", tmp_path / "sfts", *made)

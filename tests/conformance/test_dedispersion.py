@@ -67,7 +67,7 @@ def cases(draw):
     return Filterbank.from_array(x, freqs=freqs.copy(), tsamp=1e-3), dms, downsamp
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases(), st.sampled_from(EXACT), st.sampled_from([1, 2]))
 def test_any_shape_equals_the_triple_loop(case, method, threads):
     fb, dms, downsamp = case

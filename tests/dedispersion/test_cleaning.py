@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
@@ -137,7 +138,7 @@ def without_mean(rows, dtype) -> np.ndarray:
     return np.rint(16 * x).astype(dtype) if np.dtype(dtype).kind == "i" else x.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, slow(np.int16), slow(np.float32)])
 def test_steps_of_the_gain_are_undone(dtype):
     x = np.random.default_rng(0).normal(96, 16, (8192, 64))
     x[3000:6000] *= 1.1

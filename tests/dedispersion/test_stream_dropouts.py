@@ -214,6 +214,7 @@ def test_lost_packets_do_not_count_as_equal_samples():
     assert np.array_equal(np.sort(columns(found)["snr"]), np.sort(offline.snr))
 
 
+@pytest.mark.slow
 def test_bright_pulses_that_saturate_are_kept():
     x = np.random.default_rng(7).normal(size=(NCHAN, NSAMP)).astype(np.float32)
     x = inject(bank(x), dm=150, time=5.0, snr=30 * NCHAN**0.5 * 5, width=20e-3).read().T

@@ -148,6 +148,7 @@ def live_candidates(x, first, dms, block, *, gulp=160, rects=()):
     return [tuple(float(f.columns[n][i]) for n in ("snr", "dm", "time")) for f in found for i in range(len(f))]
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("after", [0, 1, 7, 200, 1099])
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "uint16", slow("int8")])
@@ -196,7 +197,7 @@ def test_a_subband_that_joins_late_makes_no_candidates(joins, channels):
 
 
 @pytest.mark.parametrize(
-    ("first", "joins"), [(1095, 1800), slow(2000, 4000), slow(0, 2190), (0, 3400), slow(3290, 3310)]
+    ("first", "joins"), [(1095, 1800), slow(2000, 4000), slow(0, 2190), slow(0, 3400), slow(3290, 3310)]
 )
 def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
     losses = Losses([[0, joins, 16, 32], [5000, 5010, 0, 64], [0, 6000, 60, 64]], first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 import skysieve
 from skysieve.periodogram import Status
@@ -20,7 +21,7 @@ def curve(n=50):
 
 @pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", slow("float32")])
 @pytest.mark.parametrize("normalization", ["model", "log"])
 @pytest.mark.parametrize("seed", [1, 6, 9])
 def test_a_perfect_fit_is_found_and_finite(seed, normalization, dtype, device):

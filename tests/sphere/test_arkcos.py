@@ -63,6 +63,7 @@ def test_smooth_maps_see_no_difference():
     assert np.abs(found[None] - found[ALL]).max() <= 2e-6 * np.abs(found[None]).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "quadrature"), [("ring", "ring"), ("direct", "ring"), ("ring", "none")])
 def test_the_spectrum_of_the_error(method, quadrature):
     """Figure 5 of the paper, FWHM of 3.5 pixels: errors of the map, and of the spectra over 8 degrees, below 1e-3.
