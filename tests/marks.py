@@ -18,3 +18,7 @@ def loses_help(parameter: Any) -> bool:
 def slow(*values: Any) -> Any:
     """Return a case for `pytest.mark.parametrize` that ``make test`` leaves out and ``make test-all`` runs."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+no_warnings = pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
+"""Any warning is an error, except those about objects of other tests that the garbage collector finds."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from astropy.table import Table
 from scipy.special import ndtr, ndtri
-from tests.marks import slow
+from tests.marks import no_warnings, slow
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -463,7 +463,7 @@ def test_a_file_that_does_not_vary_is_named(value):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
+@no_warnings
 def test_only_channels_without_numbers_and_saturated_ones_are_lost():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=3)
     x = np.array(fb.read())

@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from tests.marks import no_warnings
 
 from skysieve.dedispersion import (
     BadFile,
@@ -480,7 +481,7 @@ def test_a_position_that_is_no_number_is_unknown():
     assert all(math.isnan(packed_to_degrees(v)) for v in (math.inf, math.nan))
 
 
-@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")  # objects of other tests may be collected here
+@no_warnings
 @pytest.mark.parametrize("dead", [[2], range(16)])
 def test_dead_channels_are_masked_in_silence(dead):
     x = np.random.default_rng(0).integers(90, 110, (16, 4000)).astype(np.float32)

@@ -446,6 +446,7 @@ def test_only_the_call_with_bad_atoms_fails(engines):
     assert transient_map(good, device="cpu").max_F == first.max_F
 
 
+@pytest.mark.usefixtures("engines")
 def test_auto_takes_the_cpu_for_small_maps(monkeypatch):
     from skysieve.core.device import Device
     from skysieve.fstat import api

@@ -391,7 +391,7 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
 
 @one_order
 def test_scattered_objects_are_searched_again_together(runtime):
-    """The times of every tenth object fall.  A chunk for each of them would take a millisecond of the host each."""
+    """The times of every tenth object fall.  A chunk for each of them would take the host a millisecond."""
     source = batch([30] * 41)
     for first in source.offsets[:-1:10]:
         source.t[first : first + 30] = source.t[first : first + 30][::-1].copy()
@@ -404,7 +404,7 @@ def test_scattered_objects_are_searched_again_together(runtime):
 
 
 @pytest.mark.parametrize(("nf", "chunks"), [(100, 1), (1 << 20, 2), (1 << 22, 3)])
-def test_far_objects_of_long_grids_get_chunks_each(nf, chunks):
+def test_objects_far_apart_get_separate_chunks(nf, chunks):
     found = gather([0, 12, 20, 37], nf)
     assert len(found) == chunks
     assert found[0].start == 0

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from astropy.io import fits
+from tests.marks import no_warnings
 from typer.testing import CliRunner
 
 import skysieve
@@ -317,7 +318,7 @@ def test_cards_and_units_are_kept(tmp_path, sky):
     assert found == pytest.approx(sign * skysieve.smoothing(sign * maps, fwhm=20 * RAD), abs=1e-14)
 
 
-@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
+@no_warnings
 def test_warnings_are_notes_of_one_line(tmp_path, sky):
     result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "5deg", "--fields", "I")
     assert result.exit_code == 0, result.output

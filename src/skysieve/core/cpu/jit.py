@@ -611,7 +611,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         self._function = function
         self._enabled = True
         self._found: list[Path] = []
-        """Folders of which one holds code."""
+        """The folders in which `holds_any` found code; empty before."""
         self._claimed: int | None = None
 
     @property
@@ -639,7 +639,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         return any((folder / name).is_file() for folder in _places(self._domain))
 
     def holds_any(self) -> bool:
-        """Return whether code for any types is stored.  The answer is remembered, since it may be asked for often."""
+        """Return whether code for any types is stored.  True is remembered, because it is asked for often."""
         if not self._enabled:
             return False
         folders, name = list(_places(self._domain)), f"{self._function.__name__}-*.bin"

@@ -110,8 +110,8 @@ WHOLE_DM, PART_DM = 3.0, 10.0
 MARGIN = 9.0
 """The square of the S/N of an impulse without dispersion exceeds that with dispersion by at least this."""
 MOST_CUT, LEAST_CUTS = 0.2, 5
-"""Part of a block above which, and number of windows from which, impulses are hum and stay.  To replace them would cost
-more S/N than they do, because de-dispersion adds samples from many of their periods.  Radar fills at most a tenth."""
+"""If impulses cover more than this part of a block, in at least this many windows, they are taken for hum and stay: to
+replace them would remove more of a pulse than the hum does.  Fast radar covers at most a tenth of a block."""
 REACH = 2
 """The baseline of the groups is a running median with this many pieces on each side.  It does not follow impulses as
 wide as the widest window of the search, of two pieces, but does follow longer bumps of the level."""
@@ -1052,8 +1052,8 @@ class Cleaner:
 class CleanReader:
     """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
 
-    The latest `KEPT` blocks stay in memory, or those of ``again`` samples.  To read earlier samples again, the cleaning
-    starts from the beginning.
+    The latest `KEPT` blocks stay in memory, or those of the samples that are read and of ``again`` samples before them.
+    To read earlier samples again, the cleaning starts from the beginning.
 
     Parameters
     ----------
@@ -1064,13 +1064,13 @@ class CleanReader:
     watch : Watch, optional
         Gets the samples before they are cleaned, to look for dropped data.
     again : int
-        Number of samples that may be read again, after later ones.
+        Number of samples that may be read again: those before the samples that were read last.
     """
 
     def __init__(
         self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None, again: int = 0
     ) -> None:
-        self._kept = max(KEPT, -(-again // cleaner.block) + 2)
+        self._again, self._kept = again, KEPT
         self.fb, self.cleaner, self.begin, self.watch = fb, cleaner, begin, watch
         self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
         self.order = np.arange(fb.nchan)
@@ -1086,6 +1086,8 @@ class CleanReader:
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
+        if self._again:  # the earlier samples are read while these are held
+            self._kept = max(self._kept, -(-(self._again + count) // self.cleaner.block) + 2)
         out = np.empty((count, self.fb.nchan), self.dtype)
         at, stop = start, start + count
         while at < stop:
@@ -1196,11 +1198,12 @@ def _noise(rows: NDArray[Any]) -> NDArray[np.float64]:
     for low, high in pieces:
         np.einsum("tc,c->t", squares(rows[low:high], rows[low + 1 : high + 1]), weights, out=band[low:high])
     above = band - np.median(band)
-    gone = np.flatnonzero(~(above <= IMPULSIVE * 1.4826 * np.median(np.abs(above))))
-    for at in range(0, len(gone), NOISE_ROWS):
-        some = gone[at : at + NOISE_ROWS]
-        total -= squares(rows[some], rows[some + 1]).sum(axis=0, dtype=np.float64)
-    sigma: NDArray[np.float64] = np.sqrt(np.maximum(total, 0) / (2 * (n - len(gone))))
+    kept = above <= IMPULSIVE * 1.4826 * np.median(np.abs(above))
+    if not kept.all():
+        total[:] = 0
+        for low, high in pieces:
+            total += squares(rows[low:high], rows[low + 1 : high + 1])[kept[low:high]].sum(axis=0, dtype=np.float64)
+    sigma: NDArray[np.float64] = np.sqrt(total / (2 * kept.sum()))
     return sigma
 
 

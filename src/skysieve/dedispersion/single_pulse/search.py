@@ -955,12 +955,15 @@ def _chunk_blocks(
 ) -> int:
     """The largest number of blocks in a chunk that fits: input, binned copies, and a tile of series for each thread."""
     nsamp, length = source.nsamp, job.length
+    kept = 0
+    if cleaner.steps and not target.gpu and source.dtype.kind == "f":  # see `CleanReader`
+        kept = (length + 2 * cleaner.block) * source.nchan * source.dtype.itemsize
 
     def need(blocks: int) -> int:
         samples = blocks * length + 2 * job.context + _beyond(cleaner, target)
         series = 0 if target.gpu else workers * min(256, max(len(t.delays) for t in tables)) * samples * 4
         cleaned = target.cleaning_bytes(cleaner, samples + job.overlap)
-        return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned
+        return target.bytes_needed(source, tables, samples + job.overlap) + series + cleaned + kept
 
     blocks = max(1, -(-nsamp // length))
     while blocks > 1 and need(blocks) > target.budget:

@@ -230,7 +230,7 @@ class Engine:
         self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[TilePart]]]:
         s = job.schedule
-        if self._sparse(job, i, rows):
+        if self._row_by_row(job, i, rows):
             sums, counts = np.zeros((7, job.n + 1)), np.concatenate([[0], np.cumsum(job.occupied)])
             np.cumsum(job.bank.template(i), axis=1, dtype=np.float64, out=sums[:, 1:])
             parts = min(self.pool.workers, -(-rows.size // ROWS))
@@ -242,11 +242,11 @@ class Engine:
         pieces.sort(key=lambda p: int(s.first[p[0]]))
         return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
 
-    def _sparse(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
+    def _row_by_row(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
         """Whether rows are summed one by one.
 
-        Either the grid has far fewer cells than there are bins to add in its rows, or most rows start at a place in
-        their bin where few others do, so that there are no rows to be summed together.
+        Either the grid has far fewer cells than there are bins to add in its rows, or few rows start at the same place
+        within a bin, so that tiles would hold few rows.
         """
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
@@ -255,7 +255,7 @@ class Engine:
         if largest > rect.RANGE * smallest:
             return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
-        groups = len(np.unique(s.group))  # of the whole grid, so that the choice is that of any part of it
+        groups = len(np.unique(s.group))  # of the whole grid, so that any part of it makes the same choice
         scattered = groups > 1 and s.shape[0] < rect.FEW_ROWS * groups
         if not scattered and float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
             return False

@@ -36,9 +36,8 @@ CLOSE = 3e-6
 """Newton step in 1/(T harmonics) after which the power is not evaluated again: the neglected third-order term of the
 power is under 1e-14."""
 SHARP = 6.0
-"""Square root of the curvature, in units of the squared 1/(T harmonics), above which this step is shorter in
-proportion: where columns are nearly dependent, the power can change much faster.  Curvatures of other maxima are at
-most 20."""
+"""Square root of the curvature, in units of the squared 1/(T harmonics), above which `CLOSE` is reduced in proportion:
+where columns are nearly dependent, the power can change much faster.  Curvatures of other maxima are at most 20."""
 MOST_TRIALS = 2 * int(np.ceil(1 / STEP)) + 1
 SHARE = least_share(STEP, 1.0, 1)
 """Fraction of the highest power that the best trial in the window of a further candidate must have."""

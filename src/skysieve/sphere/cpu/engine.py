@@ -12,7 +12,7 @@ from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
 from skysieve.sphere.contract import Spec
-from skysieve.sphere.kernels.base import Harmonic
+from skysieve.sphere.kernels.base import MAX_BAND, Harmonic
 from skysieve.sphere.ring_pairs import NotBandLimited
 
 from . import harmonic
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WINDOW_SECONDS = 0.05
-"""Seconds of a map from which on the window of a kernel that is given by its profile is computed, since harmonics may
-be faster."""
+"""Seconds of one map on one core by the fastest other method from which the window of a kernel given by its profile is
+computed: harmonics may then be faster."""
+NS_WINDOW, MOST_MAPS = 60.0, 4
+"""Nanoseconds of a window over the square of its degrees, and the time that it may take, in units of that of a map."""
 
 
 class Engine:
@@ -101,11 +103,16 @@ class Engine:
         return RingEngine(self.spec, self.pool, pairs) if by_rings < best.seconds() else best
 
     def _lmax(self, seconds: float) -> float:
-        """Degree where the windows end; infinite if harmonics are not available, or would take more than `seconds`."""
+        """Degree where the windows end; infinite without ducc0, and if they end beyond the degree that is searched.
+
+        That degree is 64, times 4 until harmonics of it would take `seconds`, or the window a few times as long.
+        """
         if not harmonic.available():
             return np.inf
-        most, last = 64, 4 * math.sqrt(self.spec.table.npix)  # windows of more degrees take long to compute
+        most, last = 64, min(MAX_BAND, 4 * math.sqrt(self.spec.table.npix))
         while most < last and harmonic_seconds(self.spec, most) < seconds:
+            if 1e-9 * NS_WINDOW * (4 * most) ** 2 > MOST_MAPS * seconds:
+                break
             most *= 4
         eps = harmonic.band_eps(self.spec)
         return max(harmonic.band_of(k, self.spec.spin, eps, most) for k in self.spec.kernels)

@@ -33,7 +33,7 @@ to which a power is trusted.  Errors of the sums count in proportion to it (see 
 power for each unit with combs, 2e-9 with the interpolation of a GPU.  So the limits, 10 here and 3 in
 ``cuda.fourier.worker``, are one rule: errors stay under 1e-8.  finufft's sums have smaller errors than the combs'."""
 MOST_FOLDS = 128
-"""Largest number of circles that the cells of f may cover."""
+"""Largest number of circles that the cells of f may cover; on coarser grids sums are direct."""
 KEPT_BYTES = 64 << 20
 _scratch = threading.local()
 # Nanoseconds: a point's kernel weights, a point spread, a transform of a group, one more circle of one, a group's
