@@ -255,7 +255,7 @@ class Engine:
         if largest > rect.RANGE * smallest:
             return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
-        groups = len(np.unique(s.group))  # of the whole grid, so that any part of it makes the same choice
+        groups = len(s.length)  # of the whole grid, so that any part of it makes the same choice
         scattered = groups > 1 and s.shape[0] < rect.FEW_ROWS * groups
         if not scattered and float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
             return False

@@ -134,7 +134,7 @@ class Harmonic(Kernel):
         return float(np.abs(self._coefficients()).max())
 
     def bandlimit(self, eps: float = 1e-6, most: int = MAX_BAND) -> float:
-        """See `Kernel.bandlimit`."""
+        """See `Kernel.bandlimit`; ``most`` is not needed, because the window is known."""
         k = self._coefficients()
         power = (2 * np.arange(len(k)) + 1) * k**2
         rest = np.cumsum(power[::-1])[::-1]
