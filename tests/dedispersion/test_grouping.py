@@ -161,7 +161,8 @@ def test_peaks_is_the_number_of_events_at_the_dm_of_a_candidate():
     assert (len(joined), len(split)) == (1, 2)
     assert joined.members[0] == len(joined.events)
     for one in (joined, split):
-        same = one.events.dm_index == one.events.dm_index[np.searchsorted(one.events.dm, one.dm)][one.group]
+        highest = [int(np.argmax(np.where(one.group == k, one.events.snr, 0))) for k in range(len(one))]
+        same = one.events.dm_index == one.events.dm_index[highest][one.group]
         assert np.array_equal(np.bincount(one.group[same]), one.peaks)
 
 

@@ -111,7 +111,9 @@ def test_samples_that_are_gone_veto_nothing():
     columns = {"snr": np.array([9.0]), "dm": np.array([0.0]), "time": np.array([0.5]), "width": np.array([5e-3])}
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
     cleaner = Cleaner(obs, np.dtype(np.uint8), 255, (), (), 4148.8)
-    assert vetting.reasons(columns, lambda *_: None, cleaner, (0, 1000), beside=True).tolist() == [""]
+    reasons, shifts = vetting.examine(columns, lambda *_: None, cleaner, (0, 1000), beside=True)
+    assert reasons.tolist() == [""]
+    assert shifts.tolist() == [[0, 0]]
 
 
 def test_trains_of_pulses_are_not_vetoed():
@@ -284,7 +286,9 @@ def test_impulses_after_a_candidate_count(time, stop, span):
         "width": np.array([5e-3]),
     }
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
-    assert vetting.reasons(columns, samples, Counted(), (0, stop)).tolist() == ["undispersed"]
+    reasons, shifts = vetting.examine(columns, samples, Counted(), (0, stop))
+    assert reasons.tolist() == ["undispersed"]
+    assert shifts.tolist() == [[0, 0]]
 
 
 def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
@@ -293,9 +297,9 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     def change(x):
         x[:, 5000:5100] += 4.2
 
-    def reasons(self, columns, samples, cleaner, limits, threads=1, beside=False):
+    def examine(self, columns, samples, cleaner, limits, threads=1, beside=False):
         asked.append((len(columns["snr"]), beside))
-        return np.where(columns["width"] > 0.05, "undispersed", "")
+        return np.where(columns["width"] > 0.05, "undispersed", ""), np.zeros((len(columns["snr"]), 2))
 
     asked: list[tuple[int, bool]] = []
     pulse = Pulse(dm=60, time=5.12, width=12e-3, snr=10.0)
@@ -303,7 +307,7 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     every = search(data, DMS, clean=False, threads=1)
     assert len(every) == 1
     assert every.width[0] > 0.05
-    monkeypatch.setattr(Vetting, "reasons", reasons)
+    monkeypatch.setattr(Vetting, "examine", examine)
     found = search(data, DMS, clean=False, veto=True, threads=1)
     assert found.vetoed == {"undispersed": 1}
     assert len(found) == 1
@@ -313,6 +317,37 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     assert all(beside for _, beside in asked[1:])
     assert (found.group == 0).all()
     assert found.members[0] == len(found.events) < len(every.events)
+
+
+def test_the_second_look_measures_dm_and_time_again():
+    """The DMs of the search are so far apart that half a step smears a pulse over 1.3 to 2.7 of its widths."""
+    pulses = [
+        Pulse(dm=dm, time=t, width=5e-3, snr=20.0) for t, dm in ((1.6, 63.0), (3.7, 118.0), (5.8, 171.0), (7.9, 239.0))
+    ]
+    fb = with_pulses(noise(), *pulses)
+    per_dm = 4148.808 * (fb.observation.freqs.min() ** -2 - fb.observation.top**-2)
+    width = 1.06 * 5e-3  # of the best boxcar; FWHM of the pulse
+    errors = {}
+    for veto in (True, False):
+        found = search(fb, np.arange(0, 301, 3.0), veto=veto, clean=False, threads=1)
+        assert len(found) == len(pulses)
+        order = np.argsort(found.time)
+        dm = (found.dm[order] - [pulse.dm for pulse in pulses]) * per_dm / width
+        late = found.time[order] - [pulse.time for pulse in pulses]
+        errors[veto] = math.sqrt(np.mean(dm**2)), math.sqrt(np.mean(late**2)) / width
+        assert (found.mjd_top - fb.observation.tstart) * 86400 == pytest.approx(found.time, abs=1e-5)
+    assert errors[True][0] < 0.12
+    assert errors[True][0] < errors[False][0]
+    assert errors[True][1] < 0.12
+
+
+def test_a_dm_is_not_measured_beyond_those_of_the_search():
+    fb = with_pulses(noise(), Pulse(dm=301.5, time=5.0, width=10e-3, snr=25.0))
+    for ref_freq in ("top", "bottom"):
+        found = search(fb, DMS, ref_freq=ref_freq, clean=False, veto=True, threads=1)
+        assert len(found) == 1
+        assert 299 < found.dm[0] <= 300
+        assert (found.mjd_top[0] - fb.observation.tstart) * 86400 == pytest.approx(5.0, abs=5e-3)
 
 
 @pytest.mark.few

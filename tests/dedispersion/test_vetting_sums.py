@@ -269,3 +269,37 @@ def test_windows_between_pulses_are_quiet():
     z, found = np.array([0.0, 0.1, 9.0, 0.2, 0.1, 9.0, 0.3]), np.empty(7, np.int64)
     count = cpu_look.quiet_places(z, np.arange(7), 7, found)
     assert found[:count].tolist() == [0, 1, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("w", "smeared", "later"), [(8, 0.0, 0), (8, 10.4, -3), (8, -17.0, 2), (1, 1.5, 1), (15, 30.0, 6)]
+)
+def test_place_of_a_pulse(w, smeared, later):
+    """A pulse without noise at a wrong DM and time, compiled and interpreted; ``smeared`` and ``later`` are in bins."""
+    bands, side = 32, 10 * w + 20
+    late = np.linspace(0, 1, bands) ** 2
+    late -= late.mean()
+    x = np.zeros((bands, 2 * side + w))
+    for b in range(bands):
+        first = side + later + round(smeared * late[b])
+        x[b, first : first + w] = 1
+    s, q = (np.concatenate([np.zeros((bands, 1)), np.cumsum(v, axis=1)], axis=1) for v in (x, np.ones_like(x)))
+    found, again = np.empty((2, 2))
+    cpu_look.place(s, q, late, side, w, found)
+    interpreted(cpu_look.place)(s, q, late, side, w, again)
+    np.testing.assert_allclose(found, [smeared, later], atol=w / 8 + 0.5)
+    np.testing.assert_array_equal(found, again)
+
+
+def test_the_best_dm_error_lies_within_the_range():
+    """The windows get stronger up to the end of the range, as beside another pulse: the place is not changed."""
+    bands, w, side = 32, 8, 100
+    late = np.linspace(-0.5, 0.5, bands)
+    x = np.zeros((bands, 2 * side + w))
+    for b in range(bands):
+        first = side + round(5 * w * late[b])
+        x[b, first : first + w] = 1
+    s, q = (np.concatenate([np.zeros((bands, 1)), np.cumsum(v, axis=1)], axis=1) for v in (x, np.ones_like(x)))
+    found = np.ones(2)
+    cpu_look.place(s, q, late, side, w, found)
+    assert found.tolist() == [0, 0]

@@ -94,8 +94,9 @@ class Candidates(Result):
     """Candidates of a search, the loudest first.
 
     The fields up to ``peaks`` are columns with one number for each candidate, listed in ``COLUMNS``.  S/N, width and
-    samples are those of the event at which a candidate peaks; DM and time are means over the events around it, see
-    `refine`.  Times are in seconds from the start of the data, at the reference frequency.
+    samples are those of the event at which a candidate peaks.  DM and time are means over the events around it (see
+    `refine`), corrected by the second look at the samples (see `vetting`).  Times are in seconds from the start of the
+    data, at the reference frequency.
 
     Attributes
     ----------
@@ -152,7 +153,9 @@ class Candidates(Result):
     dm_high: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9f", "highest DM of its events"))
     time_first: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "start of its first window"))
     time_last: NDArray[np.float64] = field(metadata=_column("float64", "s", ".9f", "end of its last window"))
-    peaks: NDArray[np.int64] = field(metadata=_column("int64", "", "d", "number of its events at its DM"))
+    peaks: NDArray[np.int64] = field(
+        metadata=_column("int64", "", "d", "number of its events at the DM of the highest")
+    )
     events: Events
     group: NDArray[np.int64]
     dms: NDArray[np.float64]
@@ -357,11 +360,13 @@ def event_order(
 
 def columns_of(
     events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], obs: Observation, ref_freq: float,
-    dm_constant: float,
+    dm_constant: float, shifts: NDArray[np.float64] | None = None,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:  # fmt: skip
     """The columns of the candidates, loudest first, and the candidate that each event belongs to.
 
     ``head`` is, for each event, the event at which its candidate peaks; ``dms`` are all DMs that were searched.
+    ``shifts`` holds, for each event, by how much the DM and the time (at the top of the band) of its candidate change
+    (`vetting.Vetting.vetted`).
     """
     from .refine import refined
 
@@ -379,6 +384,10 @@ def columns_of(
         return out
 
     dm, time = refined(events, group, best, dms, obs, ref_freq, dm_constant)
+    if shifts is not None:
+        by = np.clip(dm + shifts[best, 0], dms[0], dms[-1]) - dm
+        late = delay_seconds(obs.top, by, ref_freq, dm_constant)
+        dm, time = dm + by, time + shifts[best, 1] - late
     top = time + delay_seconds(obs.top, dm, ref_freq, dm_constant)
     mjd = obs.tstart + top / 86400
     late = delay_seconds(obs.top, dm, math.inf, dm_constant)

@@ -15,6 +15,8 @@ import numpy as np
 
 from skysieve.core.cpu.jit import ZERO, njit
 
+from .refine import FARTHEST, POWER, ROUNDED, STEPS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -397,3 +399,50 @@ def see(s0, q0, s, q, middle, pulsed, w, side, guard, near, var, size, sizes, ne
         total_var += var[c]
     look[8] = redness(s, q, w, side, guard, size * total_var)
     look[9] = even(excess, variance, highest)
+
+
+@njit(**JIT)
+def place(s, q, late, side, w, found):
+    """Set by how much the DM and the time of a candidate have to change.
+
+    For each DM error of a grid, the window at the best time within half a width counts.  The result is the mean of
+    these windows, up to the same distance on both sides of the best one, with the S/N to the power of `refine.POWER`
+    as weights.
+
+    Parameters
+    ----------
+    late : float64 (bands,)
+        Delay of each sub-band as a fraction of the delay over the whole band, less its mean over the sub-bands.
+    side, w : int
+        First bin of the window, and its width.
+    found : float64 (2,)
+        Bins over which the DM error smears a pulse over the band, and bins by which the candidate is later at the mean
+        delay; both are 0 if the best DM error is one of the outermost, which are of other signals.
+    """
+    reach, half = FARTHEST * STEPS, (w + 1) // 2
+    n, last = 2 * reach + 1, s.shape[1] - 1 - w
+    snr, at = np.zeros(n), np.zeros(n)
+    best = ZERO
+    for i in range(n):
+        for t in range(side - half, side + half + 1):
+            excess = variance = 0.0
+            for b in range(len(s)):
+                first = t + int(np.rint((i - reach) * w / STEPS * late[b]))
+                if 0 <= first <= last:
+                    excess += s[b, first + w] - s[b, first]
+                    variance += q[b, first + w] - q[b, first]
+            here = over(excess, math.sqrt(variance))
+            if here > snr[i]:
+                snr[i], at[i] = here, t - side
+        if snr[i] > snr[best]:
+            best = i
+    near = min(best, n - 1 - best)
+    found[0] = found[1] = total = 0.0
+    for i in range(best - near, best + near + 1):
+        weight = over(snr[i], snr[best]) ** POWER
+        total += weight
+        found[0] += weight * (i - reach) * w / STEPS
+        found[1] += weight * at[i]
+    for k in range(2):
+        mean = over(found[k], total) if near > 0 else 0.0
+        found[k] = np.rint(mean / w * ROUNDED) * w / ROUNDED

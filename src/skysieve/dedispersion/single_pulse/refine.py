@@ -1,7 +1,8 @@
 """DM and time of a candidate from the events around its peak, and the S/N there.
 
 The S/N of a pulse falls slowly with the DM error, so that noise moves the highest event by a good part of the pulse's
-width.  The mean over the events near the peak, with the S/N to the power of `POWER` as weights, moves less.
+width.  The mean over the events near the peak, with the S/N to the power of `POWER` as weights, moves less.  The second
+look (`vetting`) takes such a mean over finer DMs, also over those whose S/N is below the threshold.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ at S/N 7 to 30."""
 SMEARED, LATE, WIDER = 4.0, 2.0, 2.0
 """An event is near a peak if its DM error smears the pulse over at most ``SMEARED`` widths, its time at mid band is at
 most ``LATE`` widths away, and its width differs by at most the factor ``WIDER``."""
+
+FARTHEST, STEPS = 3, 4
+"""The second look tries DM errors that smear a pulse over the band by up to ``FARTHEST`` of its widths, ``STEPS`` for
+each width (see `cpu_look.place`)."""
+ROUNDED = 256
+"""It rounds its changes to 1 / ``ROUNDED`` of the width, since the order of its sums differs between CPUs and GPUs."""
 
 AROUND, WIDTHS = 2048, 8
 """Level and sigma are taken from ``AROUND`` samples on each side of a window, or ``WIDTHS`` widths if that is more."""

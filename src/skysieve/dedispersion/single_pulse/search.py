@@ -451,16 +451,18 @@ class SearchPlan(EnginePlan):
         obs, ref = fb.observation, self._ref_freq
         response = job.response(obs)
         head = response.group(events).head
-        vetoed: dict[str, int] = {}
+        vetoed, shifts = dict[str, int](), None
         if self._veto:
             again, sums = _Again(plain, cleaner, lost, whole), self._sums()
             sum_many = None if sums is None else partial(sums, hidden=again.hidden)
             highest = float(dms_all[-1])
             vetting = Vetting(obs, obs.top, job.dm_constant, highest, length, job.threshold, sum_many)
             limits = lost.start, fb.nsamp
-            events, head, vetoed = vetting.vetted(events, head, dms_all, response, again, cleaner, limits, threads)
+            events, head, vetoed, shifts = vetting.vetted(
+                events, head, dms_all, response, again, cleaner, limits, threads
+            )
         events = events_at(events, ref, obs, job.dm_constant)
-        columns, group = columns_of(events, head, dms_all, obs, ref, job.dm_constant)
+        columns, group = columns_of(events, head, dms_all, obs, ref, job.dm_constant, shifts)
         until = _until(job, looked) - delay_seconds(obs.top, dms_all, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)

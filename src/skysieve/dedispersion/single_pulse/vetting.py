@@ -1,4 +1,8 @@
-"""Vetting: a second examination of each candidate in the samples around it, to veto interference."""
+"""Vetting: a second examination of each candidate in the samples around it, to veto interference.
+
+The DM and time of a candidate that is not vetoed are measured again in these samples, which have more sub-bands and
+finer DMs than the events of the search.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from skysieve.dedispersion.contract import THRESHOLD
 from skysieve.dedispersion.data.delays import delay_seconds
 
 from .candidates import Events, columns_of
+from .refine import FARTHEST, STEPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,10 +89,10 @@ SLICE = 2**24
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance between the knots of the spline that is fitted to slow changes of the level: in widths, and its minimum in
 seconds."""
-SAMPLE_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS = 0.04, 280.0, 8.0, 9000.0
+SAMPLE_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS, PLACE_STEPS = 0.04, 280.0, 8.0, 9000.0, 2.0
 """Steps of Python's interpreter for a sample of a channel, by NumPy (measured: 20 to 45 ns), for the level of a
-sub-band (190 to 280 us), for the windows that begin in a bin (2 to 8 us), and for windows of one bin beside a candidate
-(9 ms)."""
+sub-band (190 to 280 us), for the windows that begin in a bin (2 to 8 us), for windows of one bin beside a candidate
+(9 ms), and for the window of a sub-band in `cpu_look.place` (1.8 to 2.1 us)."""
 WORTH = {"channel_sums": 4.0, "band_series": 5.0, "flatten": 3.0, "see": 6.0}
 """Time of compiling functions, in `jit.INTERPRETED_SECONDS`, if it is more than 1."""
 MOST_THREADS = 8
@@ -95,6 +100,8 @@ MOST_THREADS = 8
 Slice = tuple[int, "NDArray[np.uint8 | np.float32]", "NDArray[np.bool_]"]
 Sums = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.float64]"]
 """``flat`` and ``lined`` of `cpu_vetting.band_series`, and the variances of the channels."""
+Series = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
+"""Running sums of the de-dispersed sub-bands, and of their variances (see `cpu_look`)."""
 ManySums = Callable[[Sequence["CutOut"], TaskPool], Iterator[list[Sums | None]]]
 Memory = Callable[[int], "NDArray[np.uint8]"]
 """A function that returns memory of the given number of bytes, for samples."""
@@ -256,11 +263,14 @@ class Vetting:
         late = float(delay_seconds(self.obs.freqs, dm, self.obs.top, self.dm_constant).max())
         return 2 * self.side(width) + 4 * width + math.ceil(late / self.obs.tsamp)
 
-    def reasons(
+    def examine(
         self, columns: dict[str, NDArray[Any]], samples: Samples, cleaner: Cleaner, limits: tuple[int, int],
         threads: int = 1, beside: bool = False,
-    ) -> NDArray[np.str_]:  # fmt: skip
-        """Why each candidate is vetoed: a name of `REASONS`, or "".
+    ) -> tuple[NDArray[np.str_], NDArray[np.float64]]:  # fmt: skip
+        """Why each candidate is vetoed, and by how much its DM and time change.
+
+        The first array holds names of `REASONS`, or "".  The second has the shape (candidates, 2): pc / cm^3, and
+        seconds at the top of the band; 0 for candidates that are vetoed or whose samples are not held any more.
 
         Parameters
         ----------
@@ -283,8 +293,9 @@ class Vetting:
                 return samples(start, stop, memory)
 
         found = np.zeros(len(columns["snr"]), f"U{max(map(len, REASONS))}")
+        shifts = np.zeros((len(found), 2))
         if not self.usable or not len(found):
-            return found
+            return found, shifts
         snrs, dms = (columns[name].astype(np.float64) for name in ("snr", "dm"))
         first, size = self._places(columns, dms)
         at_edge = self._at_edge(dms, first, size, limits)
@@ -302,8 +313,12 @@ class Vetting:
             before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
             after = min(limits[1], at + size + self.block)
             needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
-            look = self._seen(cut, sums, cleaner.pulses(before, after) >= needed)
-            return self._reason(look, float(snrs[i]), dm, size, beside or cleaner.impulses(before, after) >= needed)
+            look, series = self._seen(cut, sums, cleaner.pulses(before, after) >= needed)
+            among = beside or cleaner.impulses(before, after) >= needed
+            why = self._reason(look, float(snrs[i]), dm, size, among)
+            if not why:
+                shifts[i] = self._shift(cut, series)
+            return why
 
         def on_host(i: int) -> str:
             cut = cut_out(i)
@@ -312,13 +327,13 @@ class Vetting:
         with TaskPool(max(1, min(threads, MOST_THREADS, len(found)))) as pool:
             if self.sums is None:
                 found[:] = pool.run([partial(on_host, i) for i in range(len(found))])
-                return found
+                return found, shifts
             cuts, done = [cut_out(i) for i in range(len(found))], 0
             for some in self.sums(cuts, pool):  # several threads would wait for Python's lock
                 more = range(done, done + len(some))
                 found[more] = [reason(i, cuts[i], one) for i, one in zip(more, some, strict=True)]
                 done += len(some)
-        return found
+        return found, shifts
 
     def _places(
         self, columns: dict[str, NDArray[Any]], dms: NDArray[np.float64]
@@ -338,8 +353,11 @@ class Vetting:
     def vetted(
         self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
         cleaner: Cleaner, limits: tuple[int, int], threads: int = 1,
-    ) -> tuple[Events, NDArray[np.int64], dict[str, int]]:  # fmt: skip
+    ) -> tuple[Events, NDArray[np.int64], dict[str, int], NDArray[np.float64]]:  # fmt: skip
         """The events of candidates that are not vetoed, the event at which each peaks, and the numbers of those vetoed.
+
+        The last array has the shape (events, 2).  It holds, for each event, the changes of the DM and time of its
+        candidate (see `examine`).
 
         The events of a vetoed candidate may include those of real bursts, since interference may seem to explain them.
         Therefore the events that are stronger than the vetoed candidate explains are grouped again, without the others.
@@ -351,17 +369,17 @@ class Vetting:
         response : Response
             The response by which events are grouped.
         samples, cleaner, limits, threads
-            As for `reasons`.
+            As for `examine`.
         """
-        peak, keep = head.copy(), np.zeros(len(events), bool)
+        peak, keep, shifts = head.copy(), np.zeros(len(events), bool), np.zeros((len(events), 2))
         some, vetoed = np.arange(len(events)), dict[str, int]()
         for turn in range(CHANCES):
             part, own = events.select(some), np.searchsorted(some, peak[some])
             columns, number = columns_of(part, own, dms, self.obs, self.ref_freq, self.dm_constant)
-            reasons = self.reasons(columns, samples, cleaner, limits, threads, beside=turn > 0)
+            reasons, by = self.examine(columns, samples, cleaner, limits, threads, beside=turn > 0)
             vetoed = vetoed if turn else counted(reasons)
             good = (reasons == "")[number]
-            keep[some[good]] = True
+            keep[some[good]], shifts[some] = True, by[number]
             left = ~good & (part.snr > response.most(part, own) + LOUDER)
             order = np.flatnonzero(left)[np.argsort(own[left], kind="stable")]
             for mine in np.split(order, np.flatnonzero(np.diff(own[order])) + 1):
@@ -369,7 +387,7 @@ class Vetting:
             some = some[left]
             if not len(some):
                 break
-        return events.select(keep), (np.cumsum(keep) - 1)[peak[keep]], vetoed
+        return events.select(keep), (np.cumsum(keep) - 1)[peak[keep]], vetoed, shifts[keep]
 
     def _arrivals_at(self, dm: float, size: int) -> Arrivals:
         """Arrivals at a DM, in bins of ``size`` samples."""
@@ -382,9 +400,9 @@ class Vetting:
         return _run_by((sums, sums), kernels()[:2])
 
     def _seeing(self, cut: CutOut) -> list[Callable[..., Any]]:
-        """The last two of `kernels`; for a first small cut-out they are interpreted."""
+        """The next two of `kernels`; for a first small cut-out they are interpreted."""
         steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
-        return _run_by(steps, kernels()[2:])
+        return _run_by(steps, kernels()[2:4])
 
     def _at_edge(
         self, dms: NDArray[np.float64], first: NDArray[np.int64], size: NDArray[np.int64], limits: tuple[int, int]
@@ -413,8 +431,8 @@ class Vetting:
             return "red noise"
         return "narrow" if among and look.even < least else ""
 
-    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_]) -> Look:
-        """The `Look` of a cut-out; ``pulsed`` are the channels in which pulses were removed before it."""
+    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_]) -> tuple[Look, Series]:
+        """The `Look` of a cut-out, and the de-dispersed series; ``pulsed``: channels with pulses removed before it."""
         from .cpu_look import highest_sums
 
         (flat, lined, var), guard, bands = sums, cut.guard, len(self._edges) - 1
@@ -428,7 +446,19 @@ class Vetting:
             s0, q0, s, q, cut.arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
             highest_sums(bands), numbers,
         )  # fmt: skip
-        return Look(*numbers.tolist())
+        return Look(*numbers.tolist()), (s, q)
+
+    def _shift(self, cut: CutOut, series: Series) -> tuple[float, float]:
+        """By how much the DM of a candidate changes, and its time at the top of the band."""
+        delays, first = delay_seconds(self.obs.freqs, 1.0, self.obs.top, self.dm_constant), self._edges[:-1]
+        most = float(delays.max())  # seconds over which a DM error of 1 smears a pulse
+        late, found = np.add.reduceat(delays / most, first) / np.diff(self._edges), np.empty(2)
+        middle = float(late.mean())
+        windows = len(late) * (cut.width + 2) * (2 * FARTHEST * STEPS + 1)
+        (place,) = _run_by((PLACE_STEPS * windows,), kernels()[4:])
+        place(*series, late - middle, cut.side, cut.width, found)
+        smeared, later = (found * (cut.bin * self.obs.tsamp)).tolist()
+        return smeared / most, later - smeared * middle
 
 
 class CutOut:
@@ -532,7 +562,7 @@ def _scratch(rows: NDArray[Any]) -> NDArray[Any]:
     return np.empty((3, rows.shape[1]), np.int32 if rows.dtype == np.uint8 else np.float64)
 
 
-def _run_by(steps: tuple[float, float], some: tuple[Any, ...]) -> list[Callable[..., Any]]:
+def _run_by(steps: tuple[float, ...], some: tuple[Any, ...]) -> list[Callable[..., Any]]:
     """Functions that run ``some`` of `kernels`, compiled or interpreted.
 
     ``steps`` are the numbers of steps of Python's interpreter that the kernels would take.
@@ -547,17 +577,17 @@ def _run_by(steps: tuple[float, float], some: tuple[Any, ...]) -> list[Callable[
 
 def kernels() -> tuple[Any, ...]:
     """The compiled functions of a second look, in the order in which they are called."""
-    from .cpu_look import see
+    from .cpu_look import place, see
     from .cpu_vetting import band_series, channel_sums, flatten
 
-    return channel_sums, band_series, flatten, see
+    return channel_sums, band_series, flatten, see, place
 
 
 def look_at_one(dtype: str | None) -> None:
-    """Compile `kernels` for samples of a type; only the last two if it is None."""
+    """Compile `kernels` for samples of a type; only the last three if it is None."""
     from .cpu_look import highest_sums
 
-    sum_channels, add_bands, flatten, see = kernels()
+    sum_channels, add_bands, flatten, see, place = kernels()
     start, edges, never = np.zeros(8, np.int64), np.array([0, 8]), np.zeros(1, np.bool_)
     flat, var = np.zeros((2, 1, 8)), np.zeros(8)
     lined = flat.copy()
@@ -569,6 +599,7 @@ def look_at_one(dtype: str | None) -> None:
     (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
     numbers = np.empty(len(fields(Look)))
     see(s0, q0, s, q, np.zeros(1), never, 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), numbers)
+    place(s, q, np.zeros(1), 3, 1, numbers)
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:

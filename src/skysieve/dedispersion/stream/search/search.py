@@ -631,9 +631,10 @@ class StreamSearch(Plan):
         if not len(ready.events):
             return []
         events, head, dms = ready.events, ready.head, self.dms + (self.observation.dm or 0.0)
+        shifts = None
         if self._vetting is not None:
             limits = max(0, self.start), self._held.stop
-            events, head, vetoed = self._vetting.vetted(
+            events, head, vetoed, shifts = self._vetting.vetted(
                 events, head, dms, self._response, self._again, self._cleaner, limits
             )
             for reason, count in vetoed.items():
@@ -641,7 +642,7 @@ class StreamSearch(Plan):
             if not len(events):
                 return []
         given = events_at(events, self.ref_freq, self.observation, self.job.dm_constant)
-        columns, number = columns_of(given, head, dms, self.observation, self.ref_freq, self.job.dm_constant)
+        columns, number = columns_of(given, head, dms, self.observation, self.ref_freq, self.job.dm_constant, shifts)
         peak = np.empty(len(columns["snr"]), np.int64)
         peak[number] = head
         columns["live"] = self._live(events.select(peak))
