@@ -183,7 +183,7 @@ def test_steps_among_impulses_are_undone(impulses):
     assert undone >= 10
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(4, np.uint8), (8, np.uint8), (8, np.int16), (8, np.float32)], ids=str)
+@pytest.mark.parametrize(("bits", "dtype"), [(4, np.uint8), (8, np.uint8), slow(8, np.int16), (8, np.float32)], ids=str)
 def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits, dtype):
     """A level that rises for 0.4 s or for good, while the noise stays: such bumps are in recordings of Parkes."""
     unit = 1.3 if bits == 4 else 20.0

@@ -325,7 +325,10 @@ class Truth(NamedTuple):
     power: NDArray[Any]
 
 
-@pytest.fixture(scope="module", params=[0.0, 2_460_000.5], ids=["from zero", "raw JD"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(0.0, id="from zero", marks=pytest.mark.slow), pytest.param(2_460_000.5, id="raw JD")],
+)
 def truths(request: pytest.FixtureRequest) -> list[Truth]:
     """Light curves of 10 to 3,000 points over 120 nights and their long-double power; the short ones everywhere."""
     made = []
