@@ -278,7 +278,7 @@ def check_bright(dm, sizes, **options):
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("dm", [30, 200])
+@pytest.mark.parametrize("dm", [slow(30), 200])
 def test_bright_pulses_stay(dm):
     """The step for narrow-band signals, and that for the gain, removed some of these."""
     check_bright(dm, [(20, 1e-3), (200, 1e-3), (1000, 1e-3), (400, 5e-3), (1000, 20e-3), (400, 50e-3)], nchan=128)
@@ -325,7 +325,7 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
 
 @pytest.mark.few
 @pytest.mark.parametrize("kinds", ["all", "impulses"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, *map(slow, (np.uint16, np.float32))])
 def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):
     made, _ = data(kinds, seconds=6.3)
     values = made.read() if dtype == np.uint8 else (made.read() * np.float32(1.7)).astype(dtype)
