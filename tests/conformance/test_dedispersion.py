@@ -110,6 +110,7 @@ def test_narrow_samples(tmp_path, nbits):
         assert np.array_equal(dedisperse(fb, dms, method=method).data, truth)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (10, 128), (11, 1), (11, 64), (12, 3)])
 def test_wide_samples_of_few_bits(nbits, downsamp):
     """Samples of 9 to 12 bits, such as sums of two polarisations, with and without binning."""

@@ -247,6 +247,7 @@ def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
     assert (cleaned(fb, "gain")[0] == fb.read().T).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
 def test_bright_pulses_are_no_steps_of_the_gain(shift):
     """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""

@@ -54,6 +54,7 @@ INEXACT = 30
 """Objects of fewer points always get direct sums: after the FFT, most of their powers would be computed again."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_choice_is_never_much_slower_than_the_best(dtype, matrix):
@@ -69,6 +70,7 @@ def test_the_choice_is_never_much_slower_than_the_best(dtype, matrix):
     assert chosen == {"direct", "nufft"}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_more_points_never_turn_the_choice_back(dtype, matrix):

@@ -287,6 +287,7 @@ def test_tightly_clustered_times(method: str, width: float, with_errors: bool, d
     assert np.max(np.abs(found.power - truth)) < 1e-9
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("hours", [3.7, 200.0, 1500.0])
 def test_asteroid_range_of_1_to_2000_hours(method: str, hours: float, device: str) -> None:

@@ -102,7 +102,7 @@ def test_own_frequencies_in_any_order():
 def test_peaks_and_a_ragged_batch_that_equals_singles(method):
     curves = [curve(n, seed=n) for n in (200, 30, 57, 1, 90)]
     t, y, dy = ([c[i] for c in curves] for i in range(3))
-    grid = {"fmin": 0.2, "fmax": 1.3, "nf": 350}  # few frequencies, because the judge is slow
+    grid = {"fmin": 0.9, "fmax": 1.3, "nf": 130}  # few frequencies, because the judge is slow
     options = {**grid, "nterms": 3, "n_peaks": 4, "method": method}
     batch = lombscargle(t, y, dy, **options)
     assert batch.status.tolist() == [0, 0, 0, Status.TOO_FEW_POINTS, 0]
