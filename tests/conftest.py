@@ -159,6 +159,16 @@ def slow_cases(names: list[str]) -> set[str]:
     return slow
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Collect no garbage meanwhile: the collector would visit the new modules and tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Exempt modules and tests from garbage collection: they are millions of objects that are never freed."""
     gc.collect()

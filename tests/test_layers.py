@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,11 @@ def package_of(path: Path) -> str:
 
 @functools.cache
 def tree_of(path: Path) -> ast.AST:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    gc.disable()  # the trees of all modules are millions of objects, which it would visit again and again
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
 
 
 def test_layers():

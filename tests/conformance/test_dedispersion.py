@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.marks import slow
 from tests.truth import dedispersion as reference
 
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
@@ -18,7 +19,6 @@ from skysieve.dedispersion import Filterbank, Mask, dedisperse, plan
 from skysieve.dedispersion.data.delays import delay_seconds, sample_delays
 
 EXACT = ("brute", "exact-subband", "auto")
-KINDS = ("u1", "u2", "i1", "i2", "f4")
 
 
 def noise(kind, shape, rng, full=False):
@@ -50,11 +50,11 @@ def check(x, truth, result, binned=1):
 
 
 @st.composite
-def cases(draw):
-    """A filterbank, its DMs, binning, and a way to run."""
+def cases(draw, kinds):
+    """A filterbank with samples of one of these kinds, its DMs, binning, and a way to run."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     C, ndm = draw(st.integers(1, 40)), draw(st.integers(1, 80))
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(kinds))
     downsamp = draw(st.sampled_from([1, 1, 2, 3, 7]))
     freqs = np.sort(rng.uniform(300, 400, C))
     if draw(st.booleans()):
@@ -67,10 +67,11 @@ def cases(draw):
     return Filterbank.from_array(x, freqs=freqs.copy(), tsamp=1e-3), dms, downsamp
 
 
+@pytest.mark.parametrize("kinds", [("u1", "i1", "f4"), slow(("u2", "i2"))], ids=" ".join)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(cases(), st.sampled_from(EXACT), st.sampled_from([1, 2]))
-def test_any_shape_equals_the_triple_loop(case, method, threads):
-    fb, dms, downsamp = case
+@given(st.data(), st.sampled_from(EXACT), st.sampled_from([1, 2]))
+def test_any_shape_equals_the_triple_loop(kinds, data, method, threads):
+    fb, dms, downsamp = data.draw(cases(kinds))
     delays = sample_delays(fb.freqs, dms, fb.tsamp * downsamp)
     truth = reference.sums(fb.read(), delays, downsamp)
     result = dedisperse(fb, dms, method=method, downsamp=downsamp, threads=threads)
@@ -109,6 +110,7 @@ def test_narrow_samples(tmp_path, nbits):
         assert np.array_equal(dedisperse(fb, dms, method=method).data, truth)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("nbits", "downsamp"), [(9, 1), (10, 16), (10, 128), (11, 1), (11, 64), (12, 3)])
 def test_wide_samples_of_few_bits(nbits, downsamp):
     """Samples of 9 to 12 bits, such as sums of two polarisations, with and without binning."""
@@ -122,7 +124,7 @@ def test_wide_samples_of_few_bits(nbits, downsamp):
         assert np.array_equal(dedisperse(fb, dms, method=method, downsamp=downsamp).data, truth)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["u1", slow("u2"), "i1", slow("i2"), "f4"])
 def test_chunks_change_no_bit(tmp_path, kind):
     """A maximum shift longer than a chunk, chunks that end anywhere, one thread or two."""
     rng = np.random.default_rng(3)

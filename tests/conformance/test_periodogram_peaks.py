@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from tests.truth.peaks import check_peaks
 
 from skysieve.core.device import resolve
@@ -88,7 +89,7 @@ def test_models_and_normalisations(device: str, normalization: str, mean: tuple[
 
 @pytest.mark.few
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("nterms", [2, 4])
+@pytest.mark.parametrize("nterms", [2, slow(4)])
 def test_series(device: str, nterms: int) -> None:
     spec = Spec(n_peaks=2, return_power=False, nterms=nterms)
     source, grids = Flat([40, 90, 55], 3), regular(8, 0.3, 1.0)

@@ -18,7 +18,7 @@ import typer
 from tests.marks import slow
 from typer.testing import CliRunner
 
-from skysieve.cli import application
+from skysieve.cli import app, application
 from skysieve.core.command import (
     INTERRUPTED,
     STDIO,
@@ -259,7 +259,7 @@ def test_a_reader_of_the_output_that_ends_early_is_no_error():
 
 @pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
 @pytest.mark.parametrize("domain", ["period", slow("search")])
-def test_a_result_is_written_before_it_is_shown(tmp_path, domain):
+def test_a_result_is_written_before_it_is_shown(tmp_path, monkeypatch, domain):
     """Nobody reads the table on standard output, or its disk is full: the file is complete."""
     if domain == "period":
         t = np.sort(np.random.default_rng(0).uniform(0, 30, 60))
@@ -271,7 +271,8 @@ def test_a_result_is_written_before_it_is_shown(tmp_path, domain):
         command = ["dedisp", "search", "in.fil", "--dm-max", "30", "--device", "cpu", "-o"]
     command = [sys.executable, "-m", "skysieve", *command]
     wanted = tmp_path / "wanted.csv"
-    subprocess.run([*command, wanted.name], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, [*command[3:], wanted.name]).exit_code == 0
     for name, code in (("closed.csv", 141), ("full.csv", 2)):
         if name == "full.csv" and not Path("/dev/full").exists():
             continue

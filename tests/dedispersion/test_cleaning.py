@@ -183,7 +183,7 @@ def test_steps_among_impulses_are_undone(impulses):
     assert undone >= 10
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(4, np.uint8), (8, np.uint8), (8, np.int16), (8, np.float32)], ids=str)
+@pytest.mark.parametrize(("bits", "dtype"), [(4, np.uint8), (8, np.uint8), slow(8, np.int16), (8, np.float32)], ids=str)
 def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits, dtype):
     """A level that rises for 0.4 s or for good, while the noise stays: such bumps are in recordings of Parkes."""
     unit = 1.3 if bits == 4 else 20.0
@@ -247,6 +247,7 @@ def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
     assert (cleaned(fb, "gain")[0] == fb.read().T).all()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("shift", [0.0, 0.064, 0.128, 0.32])
 def test_bright_pulses_are_no_steps_of_the_gain(shift):
     """Their sweep, 0.17 s, is as long as the pieces by which steps are judged."""
@@ -278,7 +279,7 @@ def check_bright(dm, sizes, **options):
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("dm", [30, 200])
+@pytest.mark.parametrize("dm", [slow(30), 200])
 def test_bright_pulses_stay(dm):
     """The step for narrow-band signals, and that for the gain, removed some of these."""
     check_bright(dm, [(20, 1e-3), (200, 1e-3), (1000, 1e-3), (400, 5e-3), (1000, 20e-3), (400, 50e-3)], nchan=128)
@@ -325,7 +326,7 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
 
 @pytest.mark.few
 @pytest.mark.parametrize("kinds", ["all", "impulses"])
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, *map(slow, (np.uint16, np.float32))])
 def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):
     made, _ = data(kinds, seconds=6.3)
     values = made.read() if dtype == np.uint8 else (made.read() * np.float32(1.7)).astype(dtype)

@@ -186,6 +186,7 @@ def test_what_is_constant_throughout():
     assert (len(found), found.dropped.tolist()) == (0, [[0, NSAMP, 0, NCHAN]])
 
 
+@pytest.mark.slow
 def test_lost_floats_are_filled():
     """A long stretch of NaN is dropped data; a few values that are not finite take the mean, as in a stream."""
     x, _ = noise("float32", 7)

@@ -97,6 +97,7 @@ def test_a_pulse_in_data_without_noise_has_no_snr():
     assert inject(fb, dm=1, time=0.05, snr=10, width=2e-3, sigma=1.0).read().max() > 5
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("nbits", "sigma"), [(8, 1.5), (4, 2.5), (2, 0.94), (8, 16.0)])
 def test_a_pulse_in_coarse_samples_has_its_snr(nbits, sigma):
     """The counts that are added, compared with those that the S/N requires in the simulated, rounded noise."""

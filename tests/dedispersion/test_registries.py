@@ -149,7 +149,7 @@ def test_a_plan_searches_data_of_any_length_and_refuses_other_kinds():
     from skysieve.dedispersion import DedispersionPlan, Losses, Mask, SearchPlan, dedisperse
 
     kind = {"nchan": 16, "tsamp": 1e-3, "fch1": 1500, "foff": -8, "dm": 60, "width": 8e-3, "snr": 25}
-    nights = [fake(duration=d, times=[d / 2], seed=s, **kind) for s, d in enumerate((3, 30, 1))]
+    nights = [fake(duration=d, times=[d / 2], seed=s, **kind) for s, d in enumerate((3, 10, 1))]
     mask, losses = Mask.channels(16, [3]), Losses([[700, 900, 0, 16]])
     with SearchPlan(nights[0], [50.0, 60.0], threads=1) as one, DedispersionPlan(nights[0], [0.0, 60.0]) as two:
         for night in nights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.dedispersion.test_formats import psrfits
+from tests.marks import slow
 
 from skysieve.dedispersion import Filterbank, fake, inject, requantise, search
 from skysieve.dedispersion.data.requantise import COUNTS, LEVEL, LOSS
@@ -39,7 +40,7 @@ def test_it_costs_less_than_one_percent(pulses):
     assert requantise(floats(pulses)).observation.extra["requantise_loss"] == LOSS
 
 
-@pytest.mark.parametrize("kind", ["f4", "u2", "i1", "u1"])
+@pytest.mark.parametrize("kind", ["f4", slow("u2"), slow("i1"), "u1"])
 def test_every_channel_has_the_same_noise(kind):
     rng = np.random.default_rng(0)
     x = rng.normal(60, 20, (16, 9000)) * np.linspace(0.5, 1, 16)[:, None]

@@ -125,10 +125,23 @@ def test_scrapes_at_the_same_time(monkeypatch):
     assert len(set(came)) > 1
 
 
+WITH_USUAL_PACKETS = """
+from skysieve.__main__ import main
+from skysieve.dedispersion.stream.command import warm_up
+
+warm_up.POWER_BITS = warm_up.VOLTAGE_BITS = ()
+main()
+"""
+"""The command, which loads code for 8-bit power alone: it would compile the code for other packets before it listens.
+
+`tests/dedispersion/test_stream_start.py` tests what the command loads.
+"""
+
+
 def start_stream(tmp_path, *more, said=None):
-    command = [sys.executable, "-m", "skysieve", "dedisp", "stream", "--listen", "0", "-o", str(tmp_path / "out"),
-               "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6", "--threads", "1",
-               "--ring", "20", *more]  # fmt: skip
+    command = [sys.executable, "-c", WITH_USUAL_PACKETS, "dedisp", "stream", "--listen", "0",
+               "-o", str(tmp_path / "out"), "--plan", str(tmp_path / "a.json"), "--no-plots", "--block", "0.6",
+               "--threads", "1", "--ring", "20", *more]  # fmt: skip
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     watchdog = threading.Timer(400, process.kill)
     watchdog.daemon = True

@@ -14,17 +14,6 @@ from skysieve.dedispersion.stream.report.sink import Sink
 __all__ = ["fb"]
 
 
-def test_files_named_like_modules_are_not_imported(fb, tmp_path, monkeypatch):
-    """The drawing process imports nothing from the current folder."""
-    pytest.importorskip("matplotlib")
-    (tmp_path / "select.py").write_text("raise SystemExit(3)")
-    monkeypatch.chdir(tmp_path)
-    sink = Sink(tmp_path / "out")
-    sink.add(row(fb, raw=fb.block(1000, 400).T.copy()))
-    sink.close()
-    assert (sink.counts["pictures"], sink.counts["pictures_failed"]) == (1, 0)
-
-
 def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import pictures as module
 

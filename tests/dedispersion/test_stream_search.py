@@ -82,7 +82,7 @@ def test_blocks_at_a_time_and_binned_stages(fb, step):
 
 
 @pytest.mark.parametrize(
-    "options", [{"noise": "moments"}, {"detector": "threshold", "noise": "moments"}, {"method": "brute"}]
+    "options", [slow({"noise": "moments"}), {"detector": "threshold", "noise": "moments"}, {"method": "brute"}]
 )
 def test_options_are_those_of_the_file(fb, options):
     same(stream(fb, DMS, [513], **options), search(fb, DMS, **{**OPTIONS, **options}))
@@ -204,7 +204,7 @@ def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     gulps=st.lists(st.integers(1, 3000), min_size=1, max_size=4), first=st.integers(0, 2500),
     packet=st.integers(1, 40), part=st.sampled_from([0.0, 0.01, 0.2]), seed=st.integers(0, 99),

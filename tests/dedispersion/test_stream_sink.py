@@ -156,9 +156,14 @@ def test_a_command_that_fails(fb, tmp_path):
     assert sink.counts["triggers_failed"] == 1
 
 
-def test_pictures_and_raw_samples(fb, tmp_path):
-    """The drawing process is in another group, because the terminal sends SIGINT to all processes of its group."""
+def test_pictures_and_raw_samples(fb, tmp_path, monkeypatch):
+    """The drawing process is in another group, because the terminal sends SIGINT to all processes of its group.
+
+    It imports nothing from the current folder.
+    """
     pytest.importorskip("matplotlib")
+    (tmp_path / "select.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
     sink = Sink(tmp_path)
     sink.add(row(fb, raw=fb.block(1000, 4000).T.copy(), time=1.3))
     wait_for(lambda: sink.drawing.process is not None)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.fstat import search, transient_map
 from skysieve.fstat.demod.bank import TemplateBank
@@ -105,7 +106,7 @@ def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins):
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("spins", [(100.0, -1e-9, 0.0), (99.7123, 3e-9, 1e-17), (100.2, 0.0, 0.0)])
+@pytest.mark.parametrize("spins", [slow((100.0, -1e-9, 0.0)), (99.7123, 3e-9, 1e-17), slow((100.2, 0.0, 0.0))])
 def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     lal, lalpulsar = pytest.importorskip("lal"), pytest.importorskip("lalpulsar")
     write_sfts(tmp_path, sfts)

@@ -80,6 +80,7 @@ class Failing:
         return self.function(*args, **kwargs)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("error", [MemoryError("no room"), FULL])
 @pytest.mark.parametrize("where", ["begin", "prefetch"])
 def test_memory_is_short_for_a_chunk(source, expected, caplog, error, where):

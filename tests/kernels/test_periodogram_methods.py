@@ -46,7 +46,7 @@ def random_objects(rng: Any, n: int) -> tuple[Any, Any, Any]:
 def test_every_object_is_in_one_part_that_serves_it(model, method, dtype):
     rng = np.random.default_rng(7)
     for card in CARDS:
-        for _ in range(20):
+        for _ in range(8):
             lengths, nf, cycles = random_objects(rng, 30)
             grids = Grids(rng.random(30), cycles / 120, nf, False)
             spec = Spec(method=method, dtype=np.dtype(dtype), n_peaks=5, return_power=False)
@@ -102,7 +102,7 @@ def test_an_object_needs_no_more_than_is_planned_for_it(model, method):
     values = np.sort(rng.random(30_000))
     spec, one = Spec(n_peaks=5, method=method), np.ones(1, np.int64)
     for card in CARDS:
-        for _, nf, cycles in (random_objects(rng, 1) for _ in range(60)):
+        for _, nf, cycles in (random_objects(rng, 1) for _ in range(25)):
             for grids in (
                 Grids(np.array([0.1]), cycles / 120, nf, True),
                 Grids(values[:1], np.zeros(1), np.array([len(values)]), True, values),

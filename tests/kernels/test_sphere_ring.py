@@ -136,6 +136,7 @@ def run(engine, x, **options):
     return out
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -174,6 +175,7 @@ def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
     assert np.array_equal(crew.ones(spec.table.weight, np.ones(len(spec.table.n))), ones)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kernel", ["load", "band", "store"])
 def test_another_gpu_does_the_work_of_a_lost_one(kernel, caplog):
     x = np.random.default_rng(7).normal(size=(1, 12 * 21**2)).astype(np.float32)

@@ -54,12 +54,13 @@ INEXACT = 30
 """Objects of fewer points always get direct sums: after the FFT, most of their powers would be computed again."""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_choice_is_never_much_slower_than_the_best(dtype, matrix):
     auto, direct, nufft = (engine(matrix=matrix, dtype=dtype, method=m) for m in ("auto", "direct", "nufft"))
     chosen = set()
-    for points, nf, cycles in sizes(1, 100):
+    for points, nf, cycles in sizes(1, 50):
         method, seconds = describe(auto, points, nf, cycles)
         chosen.add(method)
         times = [describe(e, points, nf, cycles) for e in (direct, nufft)]
@@ -69,11 +70,12 @@ def test_the_choice_is_never_much_slower_than_the_best(dtype, matrix):
     assert chosen == {"direct", "nufft"}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("matrix", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_more_points_never_turn_the_choice_back(dtype, matrix):
     e = engine(matrix=matrix, dtype=dtype)
-    for _, nf, cycles in sizes(2, 15):
+    for _, nf, cycles in sizes(2, 8):
         methods = [describe(e, points, nf, cycles)[0] for points in (4, 8, 15, 25, 40, 60, 100, 250, 1000)]
         assert methods == sorted(methods), (nf, cycles)  # "direct" comes first
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.marks import slow
 from typer.testing import CliRunner, Result
 
 from skysieve.cli import app
@@ -104,7 +105,7 @@ def test_names_of_surveys(header: str, expected: str) -> None:
     assert found == dict(pair.split("=") for pair in expected.split())
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", ["csv", *(slow(kind) for kind in FORMATS if kind != "csv")])
 @pytest.mark.parametrize(
     "name",
     ["MasterID", "ObjectName", "gaia_source_id", "AsassnID", "my_star_id_objid", "VarNo", "src_idx", "OGLE_name"],
@@ -304,7 +305,7 @@ CASES: dict[str, tuple[dict[str, Any], int, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "fits"])
+@pytest.mark.parametrize("kind", ["csv", slow("parquet"), "fits"])
 @pytest.mark.parametrize("name", CASES)
 def test_flags_of_surveys(name: str, kind: str, tmp_path: Path) -> None:
     more, row, (good, bad), why = CASES[name]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import skysieve
-from skysieve.core.cpu.jit import interpreted
+from skysieve.core.cpu.jit import interpreted, read_only
 from skysieve.core.tasks import job_share, part_of_a_job
 from skysieve.periodogram import lombscargle, lombscargle_multiband
 from skysieve.periodogram.cpu import engine, finufft, peaks, prepare, search, vectors
@@ -199,7 +199,8 @@ def test_rows_are_prepared_by_numpy_as_by_the_kernel(has_dy, center):
         out = [np.zeros(n) for _ in range(3)]
         each = [np.zeros(objects, np.int64), np.zeros(objects), np.zeros(objects), np.zeros(objects, np.uint8)]
         more = [np.ones(objects), np.ones(objects)]
-        function(t, y, dy if has_dy else t[:0], has_dy, offsets, 0, objects, 3, center, *out, *each, *more)
+        rows = read_only(t, y, dy if has_dy else t[:0])
+        function(*rows, has_dy, *read_only(offsets), 0, objects, 3, center, *out, *each, *more)
         good = np.repeat(each[3] == prepare.OK, np.diff(offsets))
         return [a * good for a in out], each, more
 

@@ -144,6 +144,7 @@ def test_a_memory_budget_is_used_and_not_exceeded(runtime, model, budget):
         assert budget / 4 < taken <= budget + FIXED
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("cycles", [0.1, 0.05, 0.02])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float64), np.dtype(np.float32)], ids=str)
 def test_a_memory_budget_is_not_exceeded_with_a_grid_each(runtime, dtype, cycles):

@@ -287,6 +287,7 @@ def test_tightly_clustered_times(method: str, width: float, with_errors: bool, d
     assert np.max(np.abs(found.power - truth)) < 1e-9
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["auto", "direct", "nufft", "finufft"])
 @pytest.mark.parametrize("hours", [3.7, 200.0, 1500.0])
 def test_asteroid_range_of_1_to_2000_hours(method: str, hours: float, device: str) -> None:
@@ -325,7 +326,10 @@ class Truth(NamedTuple):
     power: NDArray[Any]
 
 
-@pytest.fixture(scope="module", params=[0.0, 2_460_000.5], ids=["from zero", "raw JD"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(0.0, id="from zero", marks=pytest.mark.slow), pytest.param(2_460_000.5, id="raw JD")],
+)
 def truths(request: pytest.FixtureRequest) -> list[Truth]:
     """Light curves of 10 to 3,000 points over 120 nights and their long-double power; the short ones everywhere."""
     made = []

@@ -56,6 +56,7 @@ def least_squares(t, y, bands, dy, frequency, common, each, penalty=0.0):
     return np.array(out)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 @pytest.mark.parametrize("nterms", [1, 3])
 @pytest.mark.parametrize("model", ["offsets", "separate"])

@@ -33,8 +33,8 @@ def curve(n=80, seed=0, span=40.0):
     return t, y, dy
 
 
-def frequencies():
-    return GRID["fmin"] + (GRID["fmax"] - GRID["fmin"]) / (GRID["nf"] - 1) * np.arange(GRID["nf"])
+def frequencies(grid=GRID):
+    return grid["fmin"] + (grid["fmax"] - grid["fmin"]) / (grid["nf"] - 1) * np.arange(grid["nf"])
 
 
 def least_squares(t, y, dy, frequency, nterms, fit_mean=True):
@@ -102,7 +102,8 @@ def test_own_frequencies_in_any_order():
 def test_peaks_and_a_ragged_batch_that_equals_singles(method):
     curves = [curve(n, seed=n) for n in (200, 30, 57, 1, 90)]
     t, y, dy = ([c[i] for c in curves] for i in range(3))
-    options = {**GRID, "nterms": 3, "n_peaks": 4, "method": method}
+    grid = {"fmin": 0.9, "fmax": 1.3, "nf": 130}  # few frequencies, because the judge is slow
+    options = {**grid, "nterms": 3, "n_peaks": 4, "method": method}
     batch = lombscargle(t, y, dy, **options)
     assert batch.status.tolist() == [0, 0, 0, Status.TOO_FEW_POINTS, 0]
     assert np.isnan(batch.power[3]).all()
@@ -110,11 +111,11 @@ def test_peaks_and_a_ragged_batch_that_equals_singles(method):
         one = lombscargle(*curves[i], **options)
         np.testing.assert_array_equal(one.power, batch.power[i])
         np.testing.assert_array_equal(one.peaks.power, batch.peaks.power[i])
-        if i > 1:  # the judge is slow
+        if i > 1:
             continue
         theirs = LombScargle(*curves[i], nterms=3)
         peaks = reference.peaks(
-            frequencies(), one.power, 4, np.ptp(t[i]), lambda f, s=theirs: s.power(f, method="chi2"), harmonics=3
+            frequencies(grid), one.power, 4, np.ptp(t[i]), lambda f, s=theirs: s.power(f, method="chi2"), harmonics=3
         )
         np.testing.assert_array_equal(batch.peaks.index[i], peaks.index)
         np.testing.assert_allclose(batch.peaks.frequency[i], peaks.frequency, rtol=1e-7)

@@ -164,6 +164,7 @@ def no_file_above(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "fits", "ecsv"])
 def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) -> None:
     """The table cannot be written anywhere: it goes to the standard output, and an earlier table stays."""

@@ -329,6 +329,7 @@ def test_warnings_are_notes_of_one_line(tmp_path, sky):
     assert not run(tmp_path / "in.fits", tmp_path / "out.fits", *args).output
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("row", [1, 512, 1024, 2048])
 @pytest.mark.parametrize("part", [False, True])
 def test_unchanged_columns_keep_their_rows(tmp_path, row, part):

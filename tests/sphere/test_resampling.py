@@ -16,6 +16,7 @@ pytest.importorskip("ducc0")
 UNSEEN = healpy.UNSEEN
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("nside_out", "nest"), [(16, True), (16, False), (64, True), (48, False)])
 @pytest.mark.parametrize(
     "options", [{}, {"iter": 5, "lmax": 2 * NSIDE}, {"quadrature": "pixel"}], ids=["ring", "iter", "pixel"]
