@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -295,6 +296,9 @@ def test_a_candidate_of_the_data_is_no_find():
         (row,), false, _ = _match(own.observation, data, placed, DM_CONSTANT, known)
         assert row[TRIALS.names.index("found")] == find
         assert false == []
+    beside = replace(data, dm=data.dm_high + 0.1)  # the second look may move a DM beyond those of the events
+    assert _already_there(data, beside).all()
+    assert not _already_there(data, replace(beside, dm_low=data.dm_high + 0.1, dm_high=data.dm_high + 1)).any()
 
 
 def test_intervals_are_those_of_binomial_and_poisson_counts():

@@ -159,6 +159,9 @@ def test_bumps_of_the_baseline_are_vetoed(test_data, name):
         (46.0, 2478.0, 2133.0, 1829.0, 0.66, True, ""),  # a bright burst of a short sweep, which was vetoed
         (9.3, 107.0, 86.0, 109.0, 0.9, True, "undispersed"),  # the residue of a step, which was not
         (9.3, 107.0, 86.0, 109.0, 0.9, False, ""),
+        (67.0, 5329.0, 4904.0, 4549.0, 0.29, True, "undispersed"),  # an impulse that is stronger at high frequencies
+        (67.0, 5329.0, 4904.0, 4549.0, 0.29, False, ""),
+        (67.0, 5329.0, 4904.0, 4549.0, 0.6, True, ""),
         (6.5, 87.0, 53.5, 54.2, 2.0, False, ""),  # a pulse of S/N 8 and 0.2 s, which was vetoed
         (18.0, 380.0, 460.0, 473.9, 2.5, False, "undispersed"),  # a bump of Parkes' baseline
         (6.5, 87.0, 53.5, 54.2, 4.5, False, "undispersed"),

@@ -54,12 +54,14 @@ LOW_DM, UNRESOLVED = 3.0, 0.25
 BETTER = 1.4, 20.0
 """A candidate of any DM is vetoed if the power of the best window without dispersion exceeds the first number times its
 own power by more than the second number."""
-MARGIN = 9.0, 0.05
+MARGIN, WIDE_MARGIN = (9.0, 0.05), (16.0, 0.1)
 """A candidate is dispersed if its power exceeds that of the best window without dispersion by more than the first
-number, and by more than the second number times its power."""
-RESOLVED, SURELY = 2.0, 4.0
-"""Values of `Look.sweep`.  Above ``RESOLVED`` no window without dispersion is stronger than a pulse.  Above ``SURELY``
-a pulse is also `Look.dispersed`."""
+number, and by more than the second number times its power.  The wide margin is for candidates among interference whose
+sweep is below `SHORT`."""
+SHORT, RESOLVED, SURELY = 0.5, 2.0, 4.0
+"""Values of `Look.sweep`.  Below ``SHORT`` a pulse looks much like an impulse whose strength changes over the band.
+Above ``RESOLVED`` no window without dispersion is stronger than a pulse.  Above ``SURELY`` a pulse is also
+`Look.dispersed`."""
 IMPULSES, SECONDS = 3, 32.0
 """If ``IMPULSES`` impulses and steps of the gain were removed in the ``SECONDS`` before a candidate and in a block
 after it, the candidate has to be `Look.dispersed` and not `WEAK`.  If as many impulses were removed in a channel, the
@@ -206,6 +208,12 @@ class Look:
         return _exceeds(self.broad, self.broad_undispersed)
 
     @property
+    def dispersed_among(self) -> bool:
+        """The same for a candidate among interference."""
+        margin = WIDE_MARGIN if self.sweep < SHORT else MARGIN
+        return _exceeds(self.broad, self.broad_undispersed, margin)
+
+    @property
     def beside_bump(self) -> bool:
         """Whether the best window without dispersion is a bump of the level upon which one end of a pulse lies.
 
@@ -219,9 +227,9 @@ class Look:
         return self.broad_undispersed - self.broad > MARGIN[0]
 
 
-def _exceeds(power: float, undispersed: float) -> bool:
-    """Whether the power of a candidate exceeds that of the best window without dispersion by `MARGIN`."""
-    return power - undispersed > max(MARGIN[0], MARGIN[1] * power)
+def _exceeds(power: float, undispersed: float, margin: tuple[float, float] = MARGIN) -> bool:
+    """Whether the power of a candidate exceeds that of the best window without dispersion by a margin."""
+    return power - undispersed > max(margin[0], margin[1] * power)
 
 
 class Vetting:
@@ -420,7 +428,8 @@ class Vetting:
         if look.free < least or (look.rest < NARROW[0] * look.snr and look.lacks(NARROW[1])):
             return "narrow"
         flat = look.broad_undispersed > BETTER[0] * look.broad + BETTER[1] or (look.flat and look.sweep > RESOLVED)
-        flat = flat or (not look.dispersed and (look.sweep > SURELY or (among and self.low > 0)))
+        flat = flat or (look.sweep > SURELY and not look.dispersed)
+        flat = flat or (among and self.low > 0 and not look.dispersed_among)
         if flat and not look.beside_bump:
             return "undispersed"
         if look.lacks(UNRESOLVED) and dm < self.low and width * self.obs.tsamp <= LONGEST:
