@@ -298,7 +298,8 @@ def test_a_candidate_of_the_data_is_no_find():
         assert false == []
     beside = replace(data, dm=data.dm_high + 0.1)  # the second look may move a DM beyond those of the events
     assert _already_there(data, beside).all()
-    assert not _already_there(data, replace(beside, dm_low=data.dm_high + 0.1, dm_high=data.dm_high + 1)).any()
+    far = replace(data.events, dm=data.events.dm + data.dm_high[0])
+    assert not _already_there(data, replace(data, events=far)).any()
 
 
 def test_intervals_are_those_of_binomial_and_poisson_counts():

@@ -284,14 +284,16 @@ def _times(found: Candidates) -> NDArray[np.float64]:
 
 
 def _already_there(found: Candidates, data: Candidates | None) -> NDArray[np.bool_]:
-    """Mask of candidates that the data have without pulses: at the same time and DMs, with an S/N within `SAME`."""
+    """Mask of candidates that the data have without pulses: at the same time and DM, with an S/N within `SAME`."""
     out = np.zeros(len(found), bool)
     if data is None:
         return out
     now, before = _times(found), _times(data)
+    rising, highest = np.argsort(data.events.snr, kind="stable"), np.zeros(len(data))
+    highest[data.group[rising]] = data.events.dm[rising]  # of the highest event; the second look moves the DM itself
     for i in range(len(data)):
         same = np.abs(now - before[i]) <= data.width[i]
-        same &= (found.dm_low <= data.dm_high[i]) & (data.dm_low[i] <= found.dm_high)
+        same &= (found.dm_low <= highest[i]) & (highest[i] <= found.dm_high)
         out |= same & (np.abs(found.snr / data.snr[i] - 1) <= SAME)
     return out
 
