@@ -94,8 +94,10 @@ def test_files_and_streams_veto_the_same(kinds, clean):
     with StreamSearch(fb.observation, DMS, block=1.024, clean=clean, threads=1) as live:
         found = [one for at in range(0, len(rows), 900) for one in live.feed(at, rows[at : at + 900])]
         found += live.finish()
-        snr = np.concatenate([one.columns["snr"] for one in found])
-        assert sorted(snr.tolist(), reverse=True) == offline.snr.tolist()
+        columns = {name: np.concatenate([one.columns[name] for one in found]) for name in ("snr", "dm", "time")}
+        loudest_first = np.argsort(-columns["snr"], kind="stable")
+        for name, values in columns.items():
+            assert values[loudest_first].tolist() == getattr(offline, name).tolist()
         assert {name: count for name, count in live.vetoed.items() if count} == offline.vetoed
 
 
