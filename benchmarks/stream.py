@@ -170,7 +170,8 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
         said: list[str] = []
 
         def send() -> None:
-            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            said.extend(line for line in done.stderr.splitlines() if line.startswith("sent "))
             time.sleep(1.0)
             pipeline.stop()
 
@@ -181,7 +182,7 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     c = summary["counts"]
     sender = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / took
-    mbit = float(said[0].partition(" s: ")[2].partition(" ")[0])
+    mbit = float(said[-1].partition(" s: ")[2].partition(" ")[0])
     latest = summary["latency_most"] or float("inf")
     report.row(
         case, data_seconds=summary["data_seconds"], mbit=mbit, lost=c["lost"],
@@ -189,7 +190,7 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
         realtime=summary["realtime"], own_cores=(time.process_time() - cpu) / took, sender_cores=sender,
         latency_median=summary["latency_median"], latency_most=summary["latency_most"],
         candidates=summary["sink"]["candidates"], buffer=receiver.granted, sockets=len(receiver.sockets),
-        real_time=receiver.real_time, sender=said[0], wanted=wanted,
+        real_time=receiver.real_time, sender=said[-1], wanted=wanted,
         reached=c["lost"] == 0 and mbit >= least and (most is None or latest <= most),
     )  # fmt: skip
 
