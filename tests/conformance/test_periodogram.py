@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 EVERY = list(LOMB_SCARGLE)
 CASES = [slow(*case) if case == ("float32", "finufft") else case for case in EVERY]
-"""As cases of tests.  finufft in float32 has compiled code of its own, which is that of float64 in another type."""
+"""Cases of tests.  That of finufft in float32 is slow, because it compiles the code of float64 for another type."""
 SPAN = 37.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*1/T.*:UserWarning", "ignore:.*too coarse.*:UserWarning")

@@ -325,7 +325,7 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
 
 
 def test_the_second_look_measures_dm_and_time_again():
-    """The DMs of the search are so far apart that half a step smears a pulse over 1.3 to 2.7 of its widths."""
+    """A step in DM of the search smears a pulse over 0.6 of its widths."""
     pulses = [
         Pulse(dm=dm, time=t, width=5e-3, snr=20.0) for t, dm in ((1.6, 63.0), (3.7, 118.0), (5.8, 171.0), (7.9, 239.0))
     ]

@@ -408,7 +408,7 @@ class Vetting:
         return _run_by((sums, sums), kernels()[:2])
 
     def _seeing(self, cut: CutOut) -> list[Callable[..., Any]]:
-        """The next two of `kernels`; for a first small cut-out they are interpreted."""
+        """The third and fourth of `kernels`; for a first small cut-out they are interpreted."""
         steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
         return _run_by(steps, kernels()[2:4])
 
