@@ -13,9 +13,9 @@ JIT = {"nogil": True, "error_model": "numpy"}
 def compare(a, b, run, longest):
     """Compare two spectra, with 8-bit counters: a vector holds many channels."""
     for c in range(len(a)):
-        r = np.uint8(run[c] + np.uint8(1)) if a[c] == b[c] else np.uint8(0)
-        run[c] = r
-        longest[c] = longest[c] if longest[c] > r else r
+        r = run[c] + np.uint8(1)
+        run[c] = np.uint8(r if a[c] == b[c] else 0)
+        longest[c] = max(longest[c], run[c])
 
 
 @njit(**JIT)

@@ -209,11 +209,13 @@ def block_noise(y, first, n, noise, counts, spare, out):
 def fixed_points(y, first, n, level, sigma, total, prefix, at):
     """Continue prefix sums, from ``prefix[at] = total``, over ``n`` samples of a block; returns the last sum."""
     scale = UNIT / sigma if sigma > 0 else 0.0
+    samples, sums = y[first : first + n], prefix[at + 1 : at + n + 1]
     for i in range(n):
-        q = np.rint((np.float64(y[first + i]) - level) * scale)
-        q = min(max(q, -CLIP), CLIP)
-        total = np.int32(total + np.int32(q))
-        prefix[at + i + 1] = total
+        q = np.rint((np.float64(samples[i]) - level) * scale)
+        sums[i] = np.int32(min(max(q, -CLIP), CLIP))
+    for i in range(n):
+        total = np.int32(total + sums[i])
+        sums[i] = total
     return total
 
 
@@ -271,16 +273,33 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 
 
 @njit(**JIT)
+def first_window(prefix, s, stop, w, scale, threshold):
+    """First of the samples ``s : stop`` at which a window of ``w`` samples that reaches the threshold begins, or
+    ``stop``.
+    """
+    u = s
+    width, factor = np.full(1, w), np.full(1, scale)
+    while u + WIDE <= stop:
+        if any_window(prefix, u + w // 2, 1, width, factor, 1, threshold):
+            break
+        u += WIDE
+    while u < stop and np.float32(np.int32(prefix[u + w] - prefix[u])) * scale < threshold:
+        u += 1
+    return u
+
+
+@njit(**JIT)
 def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
     """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
 
     A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the fraction `VALLEY` of
     the peak, and rises in the same way.  ``out`` gets the middle of that valley and the sample from which to look for
-    the next peak; ``stop`` twice if there is none.
+    the next peak; ``stop`` twice if there is none.  Lower peaks have no effect, so the first window that reaches the
+    threshold is looked for first.
     """
     rising, high = True, False
     top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
-    for u in range(s, stop - w + 1):
+    for u in range(first_window(prefix, s, stop - w + 1, w, scale, threshold), stop - w + 1):
         f = np.float32(np.int32(prefix[u + w] - prefix[u])) * scale
         if rising:
             if f > top:
@@ -449,13 +468,13 @@ def peaks(
         top, k = True, np.int64(which[t - start])
         if not every:
             r = max(1, widths[k] // 2)
-            for u in range(max(start, t - r), t):
-                if best[u - start] >= f:
+            for u in range(t + 1, min(last, t + r + 1)):
+                if best[u - start] > f:
                     top = False
                     break
-            if top:
-                for u in range(t + 1, min(last, t + r + 1)):
-                    if best[u - start] > f:
+            if top:  # the nearest first: on the slope of a peak it is higher
+                for back in range(1, min(r, t - start) + 1):
+                    if best[t - back - start] >= f:
                         top = False
                         break
         if top and not every and (widths[k] > 2 or f >= threshold + dip):
@@ -473,19 +492,26 @@ def find_events(
 ):  # fmt: skip
     """Events in the ``count`` samples of a row whose prefix sums are known, for windows centred on ``low : high``.
 
-    ``found[n:]`` gets (row, column, index of the width, S/N); returns the new number of events.  ``best`` and ``which``
-    are scratch memory for a segment and the widest window on both sides.
+    ``found[n:]`` gets (row, column, index of the width, S/N); returns the new number of events.  ``prefix`` has room
+    for the widest window and `WIDE` more samples after the end, which are 0 here, so that no valid window is hidden.
+    ``best`` and ``which`` are scratch memory for a segment and half the widest window on both sides.
     """
     reach = widths[-1]
-    for t in range(low, min(high, count), SEGMENT):
-        stop = min(high, count, t + SEGMENT)
-        first = t - reach // 2  # the earliest start of a window that is centred on t or later
-        blocks = (stop - first + WIDE - 1) // WIDE
-        inside = first >= 0 and first + blocks * WIDE + reach <= count
-        if inside and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
+    side = max(1, reach // 2)
+    for past in range(count + 1, count + reach + WIDE + 1):
+        prefix[past] = prefix[count]
+    end = min(high, count)
+    for t in range(low, end, SEGMENT):
+        stop = min(end, t + SEGMENT)
+        blocks = (stop - t + WIDE - 1) // WIDE
+        if t >= side and not any_window(prefix, t, blocks, widths, scales, len(widths), threshold):
             continue  # no window reaches the threshold, as in most segments
-        a, b = max(0, t - reach), min(count, min(high, t + SEGMENT) + reach)
-        boxcars(prefix, count, a, b, widths, scales, best, which)
+        a, b = max(0, t - side), min(count, stop + side)
+        for u in range(a, b, WIDE):
+            if u >= side and not any_window(prefix, u, 1, widths, scales, len(widths), threshold):
+                best[u - a : u - a + WIDE] = np.float32(0)
+            else:
+                boxcars(prefix, count, u, min(b, u + WIDE), widths, scales, best[u - a :], which[u - a :])
         n = peaks(
             best[: b - a], which[: b - a], a, t, stop, widths, threshold, every, row, found, n, prefix, count, scales,
             dip,

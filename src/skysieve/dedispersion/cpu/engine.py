@@ -28,7 +28,7 @@ from skysieve.dedispersion.contract import (
 )
 
 from . import baseline, detect, load, program
-from .simd import LANES
+from .simd import LANES, WIDE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -546,10 +546,11 @@ class _Rows:
         self.kind, self.spare = KINDS.index(sums.dtype.kind), what.scratch(sums.dtype)
         blocks, parts = -(-count // what.block), what.parts
         self.counts, self.levels = np.zeros(detect.BINS + 1, np.int64), np.empty((blocks, 2))
-        self.prefix, self.flat = np.zeros(count + 1, np.int32), np.empty(0, sums.dtype)
+        self.prefix = np.zeros(count + what.widths[-1] + WIDE + 1, np.int32)
+        self.flat = np.empty(0, sums.dtype)
         self.means, self.drifts = np.empty((blocks + 2) * parts), np.full(blocks, -1.0)
         self.fit, self.work, self.lanes = np.empty(3 * parts), np.empty(10 * parts), np.empty(baseline.LANES)
-        room = detect.SEGMENT + 2 * what.widths[-1]
+        room = detect.SEGMENT + what.widths[-1] + WIDE + 1
         self.best, self.which = np.zeros(room, np.float32), np.zeros(room, np.int32)
         self.threshold, self.dip = np.float32(what.threshold), np.float32(what.dip)
 

@@ -209,10 +209,10 @@ With ``p`` samples in a byte, lowest bits first, sample ``k`` of column ``j`` go
 
 @intrinsic
 def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
-    """Return a mask of `WIDE` bits: whether any window from ``at + bit + WIDE * block`` on reaches a threshold.
+    """Return a mask of `WIDE` bits: whether any window centred on ``at + bit + WIDE * block`` reaches a threshold.
 
-    The window of width ``k`` from sample ``t`` on is ``(prefix[t + widths[k]] - prefix[t]) * scales[k]``; the
-    difference of int32 is converted to float32.
+    The window of width ``w = widths[k]`` that is centred on sample ``t`` begins at ``s = t - w // 2``; its S/N is
+    ``(prefix[s + w] - prefix[s]) * scales[k]``, where the difference of int32 is converted to float32.
     """
     sig = types.uint64(prefix, types.intp, types.intp, widths, scales, types.intp, scales.dtype)
 
@@ -225,11 +225,11 @@ def any_window(typingctx, prefix, at, blocks, widths, scales, count, threshold):
         limit = splat(builder, args[6], floats)
         with cgutils.for_range(builder, args[2]) as outer:
             t = builder.add(args[1], builder.mul(outer.index, ir.Constant(outer.index.type, WIDE)))
-            low = rows.get(t)
             builder.store(ir.Constant(floats, [0.0] * WIDE), best)
             with cgutils.for_range(builder, args[5]) as inner:
                 size, factor = (rows.item(table, inner.index) for table in (sizes, factors))
-                sums = builder.sub(rows.get(builder.add(t, size)), low)
+                start = builder.sub(t, builder.lshr(size, ir.Constant(size.type, 1)))
+                sums = builder.sub(rows.get(builder.add(start, size)), rows.get(start))
                 snr = builder.fmul(builder.sitofp(sums, floats), splat(builder, factor, floats))
                 held = builder.load(best)
                 builder.store(builder.select(builder.fcmp_ordered(">", snr, held), snr, held), best)

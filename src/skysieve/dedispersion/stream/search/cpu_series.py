@@ -23,9 +23,9 @@ from skysieve.dedispersion.cpu.baseline import (
     strided_sum,
     subtract_line,
 )
-from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, boxcars, fixed_points, peaks
+from skysieve.dedispersion.cpu.detect import BINS, SEGMENT, block_noise, find_events, fixed_points
 from skysieve.dedispersion.cpu.engine import BASELINE_STEPS, BASELINE_WORTH
-from skysieve.dedispersion.cpu.simd import WIDE, any_window
+from skysieve.dedispersion.cpu.simd import WIDE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,44 +137,30 @@ def search_series(
     """Events of rows whose windows are centred on samples ``low : high``, from samples ``begin`` on.
 
     As `cpu.detect.find_events`; blocks after ``newest`` take its noise.  ``found`` receives (row, sample, width number,
-    S/N).  Samples after the end of a row are 0 in the first test of 64 windows together, which hides no valid window.
-    ``prefix`` is scratch memory for a row, the widest window and `WIDE` + 1 more, ``best`` and ``which`` for a segment
-    and the widest window on both sides.
+    S/N).  Samples that cannot affect a window are not used.
     """
-    reach = widths[-1]
     slots = levels.shape[1]
     n = ZERO
     for i in range(len(sums)):
-        count = valid[i] - begin
+        last = min(valid[i], high + widths[-1])
+        count = last - begin
         if count < 2:
             continue
         total = np.int32(0)
         prefix[0] = 0
-        for b in range(begin // block, (valid[i] + block - 1) // block):
-            first, stop = max(begin, b * block), min(valid[i], (b + 1) * block)
+        for b in range(begin // block, (last + block - 1) // block):
+            first, stop = max(begin, b * block), min(last, (b + 1) * block)
             slot = min(b, newest) % slots
             total = fixed_points(
                 sums[i], first - origin, stop - first, levels[i, slot, 0], levels[i, slot, 1], total, prefix,
                 first - begin,
             )  # fmt: skip
-        for past in range(count + 1, count + reach + WIDE + 1):
-            prefix[past] = total
-        end = min(high - begin, count)
-        for t in range(low - begin, end, SEGMENT):
-            stop = min(end, t + SEGMENT)
-            first = t - reach // 2
-            blocks = (stop - first + WIDE - 1) // WIDE
-            if first >= 0 and not any_window(prefix, first, blocks, widths, scales, len(widths), threshold):
-                continue
-            a, c = max(0, t - reach), min(count, stop + reach)
-            boxcars(prefix, count, a, c, widths, scales, best, which)
-            before = n
-            n = peaks(
-                best[: c - a], which[: c - a], a, t, stop, widths, threshold, every, i, found, n, prefix, count, scales,
-                dip,
-            )  # fmt: skip
-            for k in range(before, min(n, len(found))):
-                found[k, 1] += begin
+        before = n
+        n = find_events(
+            prefix, count, low - begin, high - begin, widths, scales, threshold, every, dip, best, which, i, found, n
+        )
+        for k in range(before, min(n, len(found))):
+            found[k, 1] += begin
     return n
 
 
@@ -230,7 +216,7 @@ class Rows:
     def find(self, begin: int, low: int, high: int, newest: int, found: NDArray[np.float64]) -> int:
         """Write the events to ``found``; returns their number, which may be larger than the room."""
         what, widest = self.what, self.what.widths[-1]
-        widths, room = np.array(what.widths, np.int64), SEGMENT + 2 * widest
+        widths, room = np.array(what.widths, np.int64), SEGMENT + widest + WIDE + 1
         scales = (1 / (UNIT * np.sqrt(widths))).astype(np.float32)
         n: int = search_series(
             self.sums, self.valid, self.origin, begin, low, high, self.block, newest, self.levels, widths, scales,

@@ -258,7 +258,7 @@ class RunningSeries:
             if what.parts and (drifting := rows.find_levels(number)) | self.warming:
                 rows.subtract_drifts(number, drifting if self.waits else math.inf)
             rows.find_noise(number)
-        begin = max(k.begin * k.block, low - 2 * k.reach)
+        begin = max(k.begin * k.block, low - k.reach)
         found = np.empty((ROOM, 4))
         while (n := rows.find(begin, low, high, newest, found)) > len(found):
             found = np.empty((n, 4))
