@@ -40,8 +40,6 @@ from skysieve.core.device import cuda_problem, driver_version, resolve
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "skysieve"
 RECORD = Path(__file__).with_name("gpu_record.json")
-FEW, FEW_ON_SHIM = 2, 1
-"""Most cases of a test marked ``few`` that ``make test`` runs, and of one on the host shim, which is slow."""
 GIVEN = pytest.StashKey[list[str]]()
 """The arguments of pytest, in a worker of pytest-xdist for which `_begin_elsewhere` has changed the order of files."""
 
@@ -113,29 +111,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def all_but_few(cases: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the cases of tests marked ``few`` that only ``make test-all`` runs: all but two of each test.
+    """Return the cases of tests marked ``few`` that only ``make test-all`` runs: all but the first of each test.
 
-    Of a test on the host shim, in the folder ``kernels``, only one case remains.
-
-    A case has a value of each parameter of the test and of its fixtures.  The cases that remain are chosen one after
-    the other, each with as many values as possible that the ones before do not have.  There is only one if no
-    other case has such a value.  Cases for a GPU are chosen separately.
+    Cases for a GPU are counted separately.
     """
-    of_test: dict[tuple[str, bool], list[pytest.Item]] = {}
-    for item in cases:
-        on_gpu = item.get_closest_marker("gpu") is not None
-        of_test.setdefault((item.nodeid.partition("[")[0], on_gpu), []).append(item)
+    seen: set[tuple[str, bool]] = set()
     found = []
-    for (test, on_gpu), items in of_test.items():
-        seen: set[tuple[int, str]] = set()
-        for _ in range(FEW_ON_SHIM if "/kernels/" in test and not on_gpu else FEW):
-            new = {item.nodeid: {*enumerate(item.callspec._idlist)} - seen for item in items}
-            best = max(items, key=lambda item: len(new[item.nodeid]), default=None)
-            if best is None or not new[best.nodeid]:
-                break
-            items.remove(best)
-            seen |= new[best.nodeid]
-        found += items
+    for item in cases:
+        test = item.nodeid.partition("[")[0], item.get_closest_marker("gpu") is not None
+        if test in seen:
+            found.append(item)
+        seen.add(test)
     return found
 
 

@@ -273,24 +273,23 @@ def boxcars(prefix, count, start, stop, widths, scales, best, which):
 
 
 @njit(**JIT)
-def first_window(prefix, s, stop, w, scale, threshold):
-    """First of the samples ``s : stop`` at which a window of ``w`` samples that reaches the threshold begins, or
+def first_window(prefix, s, stop, width, scale, threshold):
+    """First of the samples ``s : stop`` at which a window of ``width[0]`` samples that reaches the threshold begins, or
     ``stop``.
     """
-    u = s
-    width, factor = np.full(1, w), np.full(1, scale)
+    u, w = s, width[0]
     while u + WIDE <= stop:
-        if any_window(prefix, u + w // 2, 1, width, factor, 1, threshold):
+        if any_window(prefix, u + w // 2, 1, width, scale, 1, threshold):
             break
         u += WIDE
-    while u < stop and np.float32(np.int32(prefix[u + w] - prefix[u])) * scale < threshold:
+    while u < stop and np.float32(np.int32(prefix[u + w] - prefix[u])) * scale[0] < threshold:
         u += 1
     return u
 
 
 @njit(**JIT)
-def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
-    """Whether windows of ``w`` samples that begin at ``s`` or later, and end by ``stop``, have a peak.
+def next_crest(prefix, s, stop, widths, scales, k, threshold, dip, out):
+    """Whether windows of width number ``k`` that begin at ``s`` or later, and end by ``stop``, have a peak.
 
     A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the fraction `VALLEY` of
     the peak, and rises in the same way.  ``out`` gets the middle of that valley and the sample from which to look for
@@ -299,7 +298,9 @@ def next_crest(prefix, s, stop, w, scale, threshold, dip, out):
     """
     rising, high = True, False
     top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
-    for u in range(first_window(prefix, s, stop - w + 1, w, scale, threshold), stop - w + 1):
+    w, scale = widths[k], scales[k]
+    first = first_window(prefix, s, stop - w + 1, widths[k : k + 1], scales[k : k + 1], threshold)
+    for u in range(first, stop - w + 1):
         f = np.float32(np.int32(prefix[u + w] - prefix[u])) * scale
         if rising:
             if f > top:
@@ -414,7 +415,7 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
             break
         n, s = 0, first
         while s + v <= stop:
-            n += next_crest(prefix, s, stop, v, scales[j], threshold, dip, out)
+            n += next_crest(prefix, s, stop, widths, scales, j, threshold, dip, out)
             s = out[1]
         if n > most:
             most, which = n, j
@@ -424,7 +425,7 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
     for turn in range(2):  # are there two events?  Then write them
         s, begin = first, first
         while s + v <= stop:
-            crest = next_crest(prefix, s, stop, v, scales[which], threshold, dip, out)
+            crest = next_crest(prefix, s, stop, widths, scales, which, threshold, dip, out)
             end, s = out[0], out[1]
             if crest:
                 own = loud and begin <= start and end >= start + w

@@ -437,13 +437,14 @@ class Engine:
         tab, shape = self.tables[table], self._shapes[table]
         D = min(shape.D, len(tab.delays) - m)
         parts, origin = planes
-        flat, width = out.reshape(-1), out.shape[1]
-        start = self.dtype.type(-self.offset * tab.downsamp * self.nchan)
+        one: Any = np.uint32 if self.maximum else np.float32  # int32 sums have the same bits, and share the code
+        flat, width = out.reshape(-1).view(one), out.shape[1]
+        start = self.dtype.type(-self.offset * tab.downsamp * self.nchan).view(one)
         for i, plane in enumerate(parts):
             if not plane.maximum and self.maximum:
                 continue
             whole = 65535 // plane.maximum if plane.maximum else 2**30
-            weight = self.dtype.type(plane.weight)
+            weight = one(plane.weight)
             x, t0 = plane.rows.reshape(-1), first - origin
             kind = np.float32 if self.maximum == 0 else np.uint16
             acc = self._scratch("acc", D * shape.T, kind)
