@@ -27,6 +27,7 @@ from skysieve.dedispersion import Filterbank, fake, plan, write_fil
 from skysieve.dedispersion.data.observation import Observation
 from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
+from skysieve.dedispersion.stream.command.warm_up import warm
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.file_source import open_source
@@ -156,7 +157,8 @@ def live(report: Report, case: str, file: Path, options: Options, seconds: float
 
     ``most`` is the longest time to a candidate in seconds, ``least`` the lowest rate of samples in Mbit per second.
     """
-    intake = Intake(SkysieveParser(), replace(options, policy="block"))  # a first search of the file loads the kernels
+    warm(options)  # as the command does before it listens; then a first search of the file loads the other kernels
+    intake = Intake(SkysieveParser(), replace(options, policy="block"))
     feed = FileFeed(intake, open_source(file))
     Pipeline(intake, feed, Sink(folder / "file", pictures=False, raw=False), nice=0).run()
     sink = Sink(folder, pictures=False, raw=False)
