@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -457,12 +457,17 @@ class Vetting:
         )  # fmt: skip
         return Look(*numbers.tolist()), (s, q)
 
+    @cached_property
+    def _lateness(self) -> tuple[NDArray[np.float64], float]:
+        """Mean delay of each sub-band as a fraction of the largest delay, and that delay in seconds, at DM 1."""
+        delays = delay_seconds(self.obs.freqs, 1.0, self.obs.top, self.dm_constant)
+        most = float(delays.max())
+        return np.add.reduceat(delays / most, self._edges[:-1]) / np.diff(self._edges), most
+
     def _shift(self, cut: CutOut, series: Series) -> tuple[float, float]:
         """By how much the DM of a candidate changes, and its time at the top of the band."""
-        delays, first = delay_seconds(self.obs.freqs, 1.0, self.obs.top, self.dm_constant), self._edges[:-1]
-        most = float(delays.max())  # seconds over which a DM error of 1 smears a pulse
-        late, found = np.add.reduceat(delays / most, first) / np.diff(self._edges), np.empty(2)
-        middle = float(late.mean())
+        late, most = self._lateness
+        middle, found = float(late.mean()), np.empty(2)
         windows = len(late) * (cut.width + 2) * (2 * FARTHEST * STEPS + 1)
         (place,) = _run_by((PLACE_STEPS * windows,), kernels()[4:])
         place(*series, late - middle, cut.side, cut.width, found)
