@@ -606,11 +606,11 @@ def _search_rows(
 
 
 USES = {
-    "find_levels": baseline.find_levels, "normalise": detect.normalise, "subtract": baseline.subtract_baselines,
-    "find": detect.find_events,
+    "find": detect.find_events, "normalise": detect.normalise, "find_levels": baseline.find_levels,
+    "subtract": baseline.subtract_baselines,
 }  # fmt: skip
-"""Functions that `compile_search` compiles.  One other process compiles the first three while this process compiles the
-sums and the last one."""
+"""Functions that `compile_search` compiles, starting with the one that takes longest.  One other process compiles the
+first two while this process compiles the sums; whichever is free then compiles the others."""
 
 
 def compile_beside(dtype: np.dtype[Any]) -> None:
