@@ -46,11 +46,11 @@ def quartiles(y, first, n, counts, out):
     Samples are counted in bins.  Bins around the quartiles are made finer until each holds one value, or until 4096
     bins are between the outer quartiles.
     """
-    low = np.int64(y[first])
-    high = low
-    for i in range(first, first + n):
-        v = np.int64(y[i])
-        low, high = min(low, v), max(high, v)
+    x = y[first : first + n]
+    least, most = x[0], x[0]
+    for i in range(1, n):
+        least, most = min(least, x[i]), max(most, x[i])
+    low, high = np.int64(least), np.int64(most)
     below = 0
     while True:
         shift = 0
@@ -59,9 +59,8 @@ def quartiles(y, first, n, counts, out):
         bins = ((high - low) >> shift) + 1
         for b in range(bins + 1):
             counts[b] = 0
-        for i in range(first, first + n):
-            v = np.int64(y[i]) - low
-            b = v >> shift
+        for i in range(n):
+            b = (np.int64(x[i]) - low) >> shift
             if 0 <= b < bins:
                 counts[b] += 1
         k, total = 0, below
