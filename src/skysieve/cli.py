@@ -89,7 +89,7 @@ def info(
         option(
             "--measure",
             help="Measure the rates of this machine, from which --dry-run predicts times, and store them in the cache "
-            "folder. This takes a few seconds per device, after compilation.",
+            "folder. This takes 10 to 20 seconds for each device, after compilation.",
             panel=COMPUTATION,
         ),
     ] = False,
@@ -310,7 +310,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     line = typer.Typer(
         name="skysieve",
-        help="GPU-speed searches for astronomers. Start with: skysieve demo",
+        help="Searches of large astronomical data on GPUs or CPUs. Start with: skysieve demo",
         no_args_is_help=True,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,

@@ -98,15 +98,16 @@ def transient_map(
         Amplitude of the signal as a function of ``x = (t - t0) / tau``: "rect" is 1, "exp" is ``exp(-x)``, "none" is 1
         over all data.  A `WindowSum` is a sum of polynomials times exponentials; a callable takes and returns an array.
     efold : float
-        Windows other than "rect" end at ``t0 + efold tau``.
+        Windows other than "rect" and "none" end at ``t0 + efold tau``.
     dtype : {"float64", "float32"}
         Type of the computation and of the map.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         "auto" is a GPU if a usable one is found, `compat` is None and the map is large enough to be faster there.
         With atoms in CuPy arrays and a GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
-        "lalpulsar" reproduces LALPulsar's numbers bit for bit: the same float32 operations in the same order, the same
-        table of exponentials (which is off by up to 0.5%), and the same most probable values.
+        "lalpulsar" reproduces LALPulsar's F of every cell bit for bit, and ln B to 1e-12: the same float32 operations
+        in the same order, the same table of exponentials (which is off by up to 0.5%), and the same most probable
+        values.
     keep_map : bool
         Return F of every cell.  If False, no array of the size of the map is allocated, except with `compat`.
     posteriors : bool

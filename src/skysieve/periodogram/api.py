@@ -189,7 +189,7 @@ def lombscargle(
         Fourier terms of the fit: sinusoids at 1, 2, ... times each frequency.  0 (the mean alone) only with
         `fit_mean`.
     normalization : {"standard", "model", "log", "psd", "scargle"}
-        The four of astropy, and the unnormalised power ``N/2 sum(w y^2) P`` of [3]_.
+        The four of astropy, and the unnormalised power ``N/2 sum(w (y - mean)^2) P`` of [3]_.
     n_peaks : int
         Peaks to return: the highest local maxima of the exact periodogram, at least 1/T apart; at least one.
     return_power : bool

@@ -81,7 +81,10 @@ CLEANING: dict[StepName, Step] = {
         "bad channels are left out; they are found by autocorrelation, slow or intermittent changes, and sigma"
     ),
     "cells": Step("narrow-band signals are replaced by noise, channel by channel in pieces of about 16 ms"),
-    "impulses": Step("pulses that are stronger at DM 0 than at any other DM, such as radar, are replaced by noise"),
+    "impulses": Step(
+        "pulses that are stronger at DM 0 than at any DM of 3 or more (10 or more in a part of the band), such as "
+        "radar, are replaced by noise"
+    ),
 }
 """Steps of the cleaning, in the order in which they are done."""
 

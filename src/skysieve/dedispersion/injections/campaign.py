@@ -82,8 +82,8 @@ def completeness(
     n : int
         Number of pulses; with 0 only false candidates are counted.
     hours : float
-        Least hours of noise in which candidates count as false.  After the last pulse, noise without pulses is searched
-        until this time is reached.
+        Hours of data, at least, in which false candidates are counted.  If the pulses need less, noise without pulses
+        is searched until this time is reached.
     snr : sequence of float
         S/N of the ideal boxcar, after smearing within channels and sampling; each value is given to an equal share of
         the pulses.

@@ -90,7 +90,7 @@ METRICS = (
     Metric("triggers_unfinished", "Triggers still running when the run ended.", "sink"),
     Metric("injected", "Candidates that belong to injected pulses.", "sink"),
     Metric("injections", "Injected pulses that were searched for and of which at least 80% arrived.", "sink"),
-    Metric("injections_found", "Injected pulses that were found, of those in `injections`.", "sink"),
+    Metric("injections_found", "Injected pulses of `sink_injections_total` that were found.", "sink"),
     Metric("injections_skipped", "Pulses not injected because the noise before them could not be measured.", "pipeline",
            "counter"),
     Metric("rate", "Bits received per second.", "pipeline", "gauge"),
