@@ -390,6 +390,36 @@ def test_candidates_on_standard_output_are_those_of_a_file(path, tmp_path, form)
     assert stdout_of(*words, "-") == (tmp_path / f"c.{form}").read_bytes() != b""
 
 
+def test_remarks_on_the_data_are_shown_beside_a_table_on_standard_output(tmp_path):
+    write_fil(
+        tmp_path / "a.fil", Filterbank.from_array(np.full((16, 4000), 100, np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
+    )
+    result = CliRunner().invoke(app, ["dedisp", "search", str(tmp_path / "a.fil"), "--dm-max", "50", "-o", "-"])
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 1
+    assert "channels 100.00%" in result.stderr
+    assert "not searched: pulses of DM" in result.stderr
+
+
+def test_one_dm_alone(path, tmp_path):
+    write_fil(
+        tmp_path / "one.fil", Filterbank.from_array(Filterbank.open(path).read()[:1], fch1=430, foff=-1, tsamp=1e-3)
+    )
+    assert "DM 0" in run("search", tmp_path / "one.fil", "--dm-max", 5, code=2)
+    run("search", tmp_path / "one.fil", "--dm-max", 0, "-o", tmp_path / "one.csv")
+    run("stream", "--from", tmp_path / "one.fil", "--dm-max", 0, "-o", tmp_path / "out", "--no-plots", "--no-raw")
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["data_seconds"] == 6.0
+    run("search", path, "--dm-min", 60, "--dm-max", 60, "-o", tmp_path / "c.json")
+    assert {one["dm"] for one in json.loads((tmp_path / "c.json").read_text())["candidates"]} == {60.0}
+
+
+def test_a_file_that_is_named_twice_is_searched_once(path, tmp_path):
+    other = path.parent / ".." / path.parent.name / path.name
+    run("search", path, other, "--each", "--dm-max", 70, "--dm-step", 10, "-o", tmp_path / "twice.csv")
+    run("search", path, "--each", "--dm-max", 70, "--dm-step", 10, "-o", tmp_path / "once.csv")
+    assert (tmp_path / "twice.csv").read_text() == (tmp_path / "once.csv").read_text() != ""
+
+
 def test_a_plan_is_piped_into_a_search(path):
     for form, start in (("json", b'{"format"'), ("csv", b"dm_low,dm_high")):
         made = stdout_of("plan", path, "--dm-max", 120, "-o", "-", "--format", form)

@@ -394,6 +394,8 @@ def test_a_grid_has_every_combination_equally_often():
         PulseGrid.parse("dm=deep")
     with pytest.raises(ValueError, match="lowest and a highest"):
         PulseGrid.parse("dm=300:100")
+    with pytest.raises(ValueError, match="snr is given twice"):
+        PulseGrid.parse("snr=20;dm=50;snr=30", snr=[8])
 
 
 def test_fewer_pulses_than_combinations_are_drawn_evenly():

@@ -125,6 +125,8 @@ def test_quantities_of_pulses_plans_and_references_are_converted():
 
     x, dm = np.random.default_rng(1).integers(90, 110, (32, 6000)).astype(np.uint8), u.pc / u.m**3
     plain = Filterbank.from_array(x, fch1=400, foff=-1, tsamp=1e-3)
+    with pytest.raises(ValueError, match=r"dm=-30.*expected a number of at least 0"):
+        inject(plain, dm=-30, time=2.5, snr=30, width=4e-3)
     one = inject(plain, dm=30, time=2.5, snr=30, width=4e-3, scatter=1e-3)
     fb = inject(plain, dm=30e6 * dm, time=2500 * u.ms, snr=30, width=4 * u.ms, scatter=1 * u.ms)
     assert np.array_equal(fb.read(), one.read())

@@ -278,6 +278,7 @@ def test_threshold_detector_is_the_papers(pulses):
     assert {(int(a), int(b)) for a, b, _ in expected[edge]} <= {(int(a), int(b)) for a, b, _ in got}
     assert len(got) <= len(expected) + (~edge).sum() + 3
     assert found.detector == "threshold"
+    assert len(search(pulses, dms, detector="threshold", buffer=3000, threshold=1e4)) == 0
 
 
 @pytest.mark.slow

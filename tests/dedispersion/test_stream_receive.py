@@ -45,6 +45,15 @@ def test_a_file_through_a_socket():
     assert sorted(set(found.number.tolist())) == list(range(100))
 
 
+def test_nearly_all_samples_of_a_file_are_sent():
+    """Packets are a little shorter than asked for, so that few samples remain at the end; these are counted."""
+    fb = fake(nchan=16, duration=0.397, tsamp=1e-3, fch1=1500, foff=-1, dm=10, times=[0.1], seed=3)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
+        listening.bind(("127.0.0.1", 0))
+        result = emulate(fb, *listening.getsockname(), packet_bytes=1024, rate=1.0)
+    assert (result.sent, result.over) == (9, 1)  # of 44 samples; with 64 samples in a packet, 13 would remain
+
+
 def test_long_datagrams_and_full_rings_are_counted():
     with (
         UdpReceiver("127.0.0.1", 0, slot_bytes=64, memory=1, sockets=1) as receiver,

@@ -285,7 +285,7 @@ def is_pattern(name: str | os.PathLike[str]) -> bool:
 
 
 def expand(names: Iterable[str | os.PathLike[str]], endings: Collection[str]) -> list[Path]:
-    """The files that the user's names, folders and patterns select, each once.
+    """The files that the user's names, folders and patterns select, each once, also if it is named in two ways.
 
     Parameters
     ----------
@@ -322,4 +322,4 @@ def expand(names: Iterable[str | os.PathLike[str]], endings: Collection[str]) ->
             what = f"no file in it ends in {', '.join(sorted(endings))}" if path.is_dir() else "no file matches"
             raise FileNotFoundError(f"{path}: {what}")
         out += found
-    return list(dict.fromkeys(out))
+    return list({os.path.abspath(path): path for path in reversed(out)}.values())[::-1]

@@ -430,7 +430,10 @@ def search(
         if cutouts is not None:
             paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
             messages.wrote(cutouts, counted(len(paths), "file"))
-        if output != STDIO and not messages.quiet:
+        if output == STDIO:
+            for line in found.remarks():
+                messages.say(line)
+        elif not messages.quiet:
             show(found)
 
 

@@ -85,13 +85,15 @@ class PulseGrid:
         **usual
             Parameters that are used where the text has none.
         """
-        given: dict[str, Any] = dict(usual)
+        given: dict[str, Any] = {}
         known = [f.name for f in fields(cls)]
         for part in filter(None, (p.strip() for p in text.split(";"))):
             name, equals, words = part.partition("=")
             name = name.strip()
             if not equals or name not in known:
                 raise ValueError(f"{part!r}: expected NAME=VALUES with NAME one of {', '.join(known)}")
+            if name in given:
+                raise ValueError(f"{part!r}: {name} is given twice")
             try:
                 if name == "band":
                     given[name] = [tuple(float(n) for n in pair.split(":")) for pair in words.split(",")]
@@ -107,7 +109,7 @@ class PulseGrid:
             except ValueError:
                 form = "LOW:HIGH" if name == "band" else "numbers" if name in ("snr", "time") else "numbers or LOW:HIGH"
                 raise ValueError(f"{part!r}: expected {form}, with commas between several") from None
-        return cls(**given)
+        return cls(**{**usual, **given})
 
     def _drawn(self, name: str) -> bool:
         """Whether a parameter is drawn from a range."""

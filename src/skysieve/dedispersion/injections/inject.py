@@ -97,9 +97,10 @@ def inject(
     for name, value in (("snr", snr), ("width", width)):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name}={value!r}: expected a number above 0")
-    for name, value in (("dm", dm), ("time", time)):
-        if not math.isfinite(value):
-            raise ValueError(f"{name}={value!r}: expected a finite number")
+    if not (math.isfinite(dm) and dm >= 0):
+        raise ValueError(f"dm={dm!r}: expected a number of at least 0")
+    if not math.isfinite(time):
+        raise ValueError(f"time={time!r}: expected a finite number")
     check_scatter(scatter, alpha)
     fb = as_filterbank(data)
     obs = fb.observation

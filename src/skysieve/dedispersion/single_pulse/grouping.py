@@ -271,6 +271,8 @@ class Response:
 
     def _group_runs(self, events: Events, known: Known | None) -> Groups:
         """Groups of single samples: runs of them are the events, with the S/N of the whole run."""
+        if not len(events):
+            return Groups(np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, bool))
         first = np.ones(len(events), bool)
         first[1:] = (np.diff(events.dm_index) > 0) | (np.diff(events.time) > (1 + GAP) * events.width[1:] * (1 + 1e-9))
         run = np.cumsum(first) - 1

@@ -154,8 +154,8 @@ class Intake:
 
     Attributes
     ----------
-    refused_any : bool
-        Whether the packets of a stream were refused, because they cannot be searched.
+    refusal : str
+        Why the packets of a stream were refused; "" if none were.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Intake:
         self.tally = dict.fromkeys(names_of("parser", "intake"), 0)
         self._said: set[str] = set()
         self._refused_keys: set[bytes] = set()
-        self.refused_any = False
+        self.refusal = ""
 
     # ------------------------------------------------------------------ packets
     def take(
@@ -341,16 +341,18 @@ class Intake:
         except REFUSED as error:
             if len(self._refused_keys) < MOST_REFUSED_KEYS:
                 self._refused_keys.add(name)
-            self.refused_any = True
-            self.say_once(f"beam {beam.number}: its packets are refused: {error}")
+            self._refuse(beam, error)
             return False
         return True
 
     def refuse(self, beam: Beam, segment: Segment, error: Exception) -> None:
         """Refuse a segment that cannot be searched: its packets are dropped and counted."""
         segment.refused = True
-        self.refused_any = True
-        self.say_once(f"beam {beam.number}: its packets are refused: {error}")
+        self._refuse(beam, error)
+
+    def _refuse(self, beam: Beam, error: Exception) -> None:
+        self.refusal = f"beam {beam.number}: its packets are refused: {error}"
+        self.say_once(self.refusal)
 
     def let_rings_grow(self, growing: bool) -> None:
         """Let all rings grow while a search is set up, or else only the rings of segments that wait for a search."""

@@ -226,6 +226,8 @@ def emulate(
             f"{done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
             f"{done.cpu / max(done.seconds, 1e-9):.0%} of a core"
         )
+        if done.over:
+            messages.say(f"not sent: the last {counted(done.over, 'sample')} of the file, which do not fill a packet")
         if done.refused:
             typer.echo(f"skysieve: {done.refused} packets were refused: is anything listening on {to}?", err=True)
 
@@ -624,8 +626,8 @@ def stream(
         pipeline.save_summary(summary)
         screen.wrote(sink.table.path, counted(summary["sink"]["written"], "candidate"))
         screen.wrote(sink.folder / "summary.json")
-        if intake.refused_any and not summary["data_seconds"]:
-            raise ValueError("nothing was searched, and packets were refused: see the messages above")
+        if intake.refusal and not summary["data_seconds"]:
+            raise ValueError(f"nothing was searched; {intake.refusal}")
 
 
 def watch(

@@ -7,14 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile
-from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.file_source import packet_samples, source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import HEADER, Geometry, packets
 from skysieve.dedispersion.stream.receive.udp import check_system, message_headers
 
@@ -44,6 +44,8 @@ class Sent:
         Wall time and processor time.
     refused : int
         Packets that the system refused, for example because nothing listens.
+    over : int
+        Samples at the end of the file that do not fill a packet, and are not sent.
     """
 
     sent: int
@@ -54,6 +56,7 @@ class Sent:
     seconds: float
     cpu: float
     refused: int = 0
+    over: int = 0
 
 
 def schedule(
@@ -194,6 +197,8 @@ def emulate(
     if port == 0:
         raise ValueError(f"cannot send to {host}:0: expected a port from 1 to 65535")
     g = source_geometry(source, packet_bytes)
+    if isinstance(source, Filterbank):
+        g = replace(g, nsamp=packet_samples(source.nsamp, g.nsamp))
     if g.packet_bytes + HEADER > MOST_BYTES:
         raise ValueError(f"packet_bytes={packet_bytes}: expected {MOST_BYTES - HEADER} at most, which UDP can carry")
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate
@@ -239,4 +244,4 @@ def emulate(
             left = due / per_second - (time.perf_counter() - clock)
             time.sleep(max(0.0, min(left, 1.0)) if not (cancel is not None and cancel.is_set()) else 0.0)
         took, used = time.perf_counter() - clock, time.thread_time() - cpu
-    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used, refused)
+    return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used, refused, source.nsamp % g.nsamp)
