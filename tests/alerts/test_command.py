@@ -341,6 +341,12 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
         (("x", "--schema", "a"), "--schema a: expected ID=FILE"),
         (("x", "-o", "-"), "--output -: expected the name of a file"),
         (("x", "-o", "a.txt"), "--output a.txt: expected one of csv"),
+        (
+            ("x", "-o", "alerts.db", "--format", "csv", "--overwrite"),
+            "--output alerts.db: --store writes the same file",
+        ),
+        (("x", "-o", "x", "--format", "csv", "--overwrite"), "--output x is one of the files to read"),
+        (("x", "--store", "x"), "--store x is one of the files to read"),
         (("x", "--store", "no/a.db"), "there is no folder no"),
         (("x", "--kafka-option", "enable.auto.commit=true"), "is set by this command"),
         (("x", "--metrics", "abc"), "--metrics abc: expected HOST:PORT"),

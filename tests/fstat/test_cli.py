@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 
@@ -111,6 +112,7 @@ def test_synth(tmp_path):
         (("map", "FILE", "-o", "x.xyz"), "--output x.xyz: expected one of npz, pyfstat, lalpulsar, csv"),
         (("map", "FILE", "-o", "FILE"), "is one of the files to read"),
         (("search", "FILE", "-o", "FILE"), "is one of the files to read"),
+        (("search", "--files-from", "FILE", "-o", "FILE", "--overwrite"), "is one of the files to read"),
         (("convert", "FILE", "FILE", "--overwrite"), "is one of the files to read"),
         (("synth", "FILE"), "exists; use --overwrite"),
         (("map", "FILE", "--compat", "pycuda"), "compat='pycuda': expected one of 'lalpulsar'"),
@@ -133,6 +135,15 @@ def test_mistakes_come_before_the_work(file, args, message, monkeypatch, tmp_pat
     given = [file if a == "FILE" else a for a in args]
     assert message in run(*given, code=2)
     assert [p.name for p in tmp_path.iterdir()] == [file.name]
+
+
+def test_a_compressed_text_file_is_named(file, tmp_path):
+    run("convert", file, tmp_path / "a.dat")
+    (tmp_path / "a.dat.gz").write_bytes(gzip.compress((tmp_path / "a.dat").read_bytes()))
+    for command in ("info", "map"):
+        assert "a.dat.gz: is not text; expected atoms as text that is not" in run(
+            command, tmp_path / "a.dat.gz", code=2
+        )
 
 
 def test_search(file, tmp_path, monkeypatch):

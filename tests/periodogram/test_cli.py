@@ -193,6 +193,30 @@ def test_the_data_are_not_overwritten(batch: Path) -> None:
     assert "is one of the files to read" in result.stderr
 
 
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    """Not as the pictures that ":mag:" and ":star:" stand for in some programs."""
+    file = tmp_path / ":star:.csv"
+    rows = "".join(f":mag:,{t},{t % 3}\nb,{t},{t % 4}\n" for t in range(20))
+    file.write_text("id,mjd,mag\n" + rows)
+    result = run("period", file, "--fmin", "0.1", "--fmax", "0.4")
+    assert result.exit_code == 0
+    assert ":mag:" in result.stdout
+    file.write_text("mjd:mag\n1:2\n")
+    assert "mjd:mag" in run("period", file).stderr
+    assert ":star:.csv" in run("period", tmp_path / "no" / ":star:.csv").stderr
+
+
+def test_further_tables_of_a_file_are_mentioned(tmp_path: Path) -> None:
+    from astropy.io import fits
+    from astropy.table import Table
+
+    first, second = Table({"a": [1, 2]}), Table({"time": np.arange(9.0), "mag": np.arange(9.0) % 4})
+    fits.HDUList([fits.PrimaryHDU(), fits.BinTableHDU(first), fits.BinTableHDU(second)]).writeto(tmp_path / "a.fits")
+    message = " ".join(run("period", tmp_path / "a.fits").stderr.split())
+    assert "found no column of times" in message
+    assert "the file holds 2 tables, of which the first is read" in message
+
+
 def test_chunks_give_what_one_search_gives(batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from skysieve.periodogram import survey as search
 

@@ -520,6 +520,16 @@ def test_nothing_is_replaced_without_overwrite(tmp_path, sky):
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
 
+def test_a_beam_window_is_not_replaced(tmp_path, sky):
+    window = tmp_path / "bl.fits"
+    pytest.importorskip("healpy").write_cl(window, np.exp(-np.arange(40) / 6.0))
+    before = window.read_bytes()
+    result = run(tmp_path / "in.fits", window, "--bl", window, "--overwrite")
+    assert result.exit_code == 2
+    assert "is one of the files to read" in " ".join(result.output.split())
+    assert window.read_bytes() == before
+
+
 def test_a_beam_window_in_a_file(tmp_path, sky):
     b = np.exp(-np.arange(40) / 6.0)
     np.savetxt(tmp_path / "bl.txt", b)

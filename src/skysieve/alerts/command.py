@@ -24,6 +24,7 @@ from skysieve.core.command import (
     ThreadsOption,
     VerboseOption,
     check_output,
+    check_outputs,
     counted,
     option,
     report_errors,
@@ -238,14 +239,19 @@ def alerts(
         if not (every > 0 and table_every > 0):
             raise ValueError(f"--every {every:g}, --table-every {table_every:g}: expected positive numbers of seconds")
         address = None if metrics is None else parse_address(metrics, "--metrics")
+        schemas = dict(map(_schema, schema or []))
+        check_outputs({"--store": store, "--output": output}, [*paths, *schemas.values()])
         if output is not None:
             if output == STDIO:
                 raise ValueError("--output -: expected the name of a file, which is replaced while the command runs")
             check_output(output, overwrite=True)
+            folders = {path.resolve() for path in paths if path.is_dir()}
+            if output.suffix == ".avro" and not folders.isdisjoint(output.resolve().parents):
+                raise ValueError(f"--output {output}: would be read as packets")
             format_ = table_format(output, format_, FORMATS)
             check_format(output, format_)
         options = settings_of(kafka_option or [])
-        decoder = Decoder({number: read_schema(path) for number, path in map(_schema, schema or [])})
+        decoder = Decoder({number: read_schema(path) for number, path in schemas.items()})
         search = stack.enter_context(
             PeriodSearch(
                 min_period=min_period, max_period=max_period, samples_per_peak=samples_per_peak, n_peaks=peaks,

@@ -507,7 +507,7 @@ def terminal(**options: Any) -> Console:
         def on_broken_pipe(self) -> None:
             raise
 
-    return Terminal(highlight=False, **options)
+    return Terminal(highlight=False, emoji=False, **options)  # ":star:" in a name is no picture
 
 
 def nobody_reads() -> bool:

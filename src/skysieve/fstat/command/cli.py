@@ -519,7 +519,8 @@ def search(
         if partition is not None:
             raise ValueError("--partition needs --cluster")
         replaces = overwrite or continues(output, resume)
-        check_outputs({"--output": output, "--plot": plot}, files)
+        lists = [path for path in (files_from, templates) if path is not None]
+        check_outputs({"--output": output, "--plot": plot}, [*(files or ()), *lists])
         check_output(output, replaces)
         check_picture(plot, replaces)
         o = flat_options(given)

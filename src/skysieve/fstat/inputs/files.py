@@ -66,6 +66,12 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
         raise ValueError(f"{name} is empty: there are no atoms")
     if len({a.tatom for a in found}) > 1:
         raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
+    times: dict[str, NDArray[np.int64]] = {}
+    for a in found:
+        if a.detector in times and np.intersect1d(times[a.detector], a.t).size:
+            raise ValueError(f"{name} hold SFTs of the detector {a.detector} twice")
+        if a.detector:
+            times[a.detector] = a.t
     return found
 
 
@@ -110,8 +116,11 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     >>> [(a.detector, len(a)) for a in read_atoms("atoms.dat", detectors=["H1", "L1"])]
     [('H1', 2), ('L1', 1)]
     """
-    with open(path, encoding="utf-8") as file:
-        table, lines = _table(path, file)
+    try:
+        with open(path, encoding="utf-8") as file:
+            table, lines = _table(path, file)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not text; expected atoms as text that is not compressed, .npz or .h5") from None
     times = table[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(times) <= 0) + 1).tolist(), len(times)]
     n = len(starts) - 1

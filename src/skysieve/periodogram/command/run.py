@@ -94,7 +94,7 @@ def messages_for(quiet: bool, verbose: bool, progress: bool | None) -> ConsoleMe
     """Messages by the command's options; `UserError` if they contradict each other."""
     from rich.console import Console
 
-    console, log = terminal(), Console(stderr=True, highlight=False, soft_wrap=True)
+    console, log = terminal(), Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
     try:
         return ConsoleMessages(console, log, quiet=quiet, verbose=verbose, progress=progress)
     except ValueError as e:

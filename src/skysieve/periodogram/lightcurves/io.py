@@ -444,7 +444,12 @@ def _read_astropy(
         def sample(i: int) -> NDArray[Any]:
             return _some(table[names[i]])
 
-        columns = choose(names, wanted, sample)
+        try:
+            columns = choose(names, wanted, sample)
+        except MissingColumn as error:
+            if not unread:
+                raise
+            raise MissingColumn(f"{error}; the file holds {unread + 1} tables, of which the first is read") from None
         data, uneven, resolution = _collect(names, columns, table.__getitem__)
         times = table[names[columns.time]]
         unit = unit_of_times(times) or ("dates" if holds_dates(times) else "")

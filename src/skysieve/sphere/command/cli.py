@@ -273,7 +273,8 @@ def smooth(
                 raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")
             target = output or files[-1]
             if not dry_run:
-                check_outputs({"--output": target, "--plot": plot})
+                read = [Path(o[name]) for name in ("bl", "profile") if o.get(name) is not None]
+                check_outputs({"--output": target, "--plot": plot}, read)
                 check_output(target, overwrite)
                 check_picture(plot, overwrite)
             smooth_one(files[0], target, o, messages, overwrite, plot)
