@@ -112,7 +112,6 @@ def test_lists_of_atoms_are_checked():
         (b"atoms.dat", TypeError, "is a bytes"),
         ("missing.dat", FileNotFoundError, "missing.dat"),
         ([a, Atoms(**parts(), tatom=900, detector="L1")], ValueError, "mix SFT lengths"),
-        ([Atoms(**parts(), detector="H1")] * 2, ValueError, "atoms hold SFTs of the detector H1 twice"),
         (Atoms(**changed("t", np.array([0, 1, 2, 2**50]))), ValueError, "is a time wrong"),
     ]:
         with pytest.raises(error, match=message):

@@ -66,12 +66,6 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
         raise ValueError(f"{name} is empty: there are no atoms")
     if len({a.tatom for a in found}) > 1:
         raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
-    times: dict[str, NDArray[np.int64]] = {}
-    for a in found:
-        if a.detector in times and np.intersect1d(times[a.detector], a.t).size:
-            raise ValueError(f"{name} hold SFTs of the detector {a.detector} twice")
-        if a.detector:
-            times[a.detector] = a.t
     return found
 
 
