@@ -219,7 +219,7 @@ def test_commands_on_files(data, tmp_path):
         hole.bind(("127.0.0.1", 0))
         done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{hole.getsockname()[1]}", "--rate", "max")
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("sent 31 packets (0 left out")
+    assert done.output.startswith("sent 32 packets (0 left out")
 
 
 def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
@@ -258,7 +258,7 @@ def test_refused_packets_are_reported(data, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     result = emulate(data.fb, "127.0.0.1", port, rate=float("inf"))
-    assert result.sent + result.refused == 31
+    assert result.sent + result.refused == 32
     assert result.refused > 0
     done = command("emulate", tmp_path / "a.fil", "--to", f"127.0.0.1:{port}", "--rate", "max")
     assert f"packets were refused: is anything listening on 127.0.0.1:{port}?" in done.output

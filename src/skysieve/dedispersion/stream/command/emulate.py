@@ -197,10 +197,10 @@ def emulate(
     if port == 0:
         raise ValueError(f"cannot send to {host}:0: expected a port from 1 to 65535")
     g = source_geometry(source, packet_bytes)
-    if isinstance(source, Filterbank):
-        g = replace(g, nsamp=packet_samples(source.nsamp, g.nsamp))
     if g.packet_bytes + HEADER > MOST_BYTES:
         raise ValueError(f"packet_bytes={packet_bytes}: expected {MOST_BYTES - HEADER} at most, which UDP can carry")
+    if isinstance(source, Filterbank):  # few samples remain at the end, which fill no packet
+        g = replace(g, nsamp=packet_samples(source.nsamp, g.nsamp))
     per_second = g.chunks / (g.nsamp * g.tsamp) * rate
     faults = Faults(loss, reorder, duplicate, reach, seed, gap)
     first = first // g.nsamp * g.nsamp
