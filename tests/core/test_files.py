@@ -11,6 +11,7 @@ import pytest
 
 from skysieve.core.command import check_output
 from skysieve.core.files import (
+    expand,
     hdf5_file,
     new_outputs,
     parquet_rows,
@@ -83,6 +84,13 @@ def test_paths_that_cannot_be_files(tmp_path):
         pass
     with pytest.raises(FileNotFoundError, match="nowhere"), written(tmp_path / "nowhere" / "a.txt"):
         pass
+
+
+def test_files_named_in_several_ways_keep_their_order(tmp_path):
+    for name in ("a.x", "b.x", "c.x"):
+        (tmp_path / name).touch()
+    b, a = tmp_path / "b.x", tmp_path / ".." / tmp_path.name / "a.x"
+    assert expand([b, a, tmp_path, b], {".x"}) == [b, a, tmp_path / "c.x"]
 
 
 def test_devices_and_pipes_are_not_replaced(tmp_path):

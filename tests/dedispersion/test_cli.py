@@ -402,9 +402,8 @@ def test_remarks_on_the_data_are_shown_beside_a_table_on_standard_output(tmp_pat
 
 
 def test_one_dm_alone(path, tmp_path):
-    write_fil(
-        tmp_path / "one.fil", Filterbank.from_array(Filterbank.open(path).read()[:1], fch1=430, foff=-1, tsamp=1e-3)
-    )
+    with Filterbank.open(path) as fb:
+        write_fil(tmp_path / "one.fil", Filterbank.from_array(fb.read()[:1], fch1=430, foff=-1, tsamp=1e-3))
     assert "DM 0" in run("search", tmp_path / "one.fil", "--dm-max", 5, code=2)
     run("search", tmp_path / "one.fil", "--dm-max", 0, "-o", tmp_path / "one.csv")
     run("stream", "--from", tmp_path / "one.fil", "--dm-max", 0, "-o", tmp_path / "out", "--no-plots", "--no-raw")

@@ -322,4 +322,7 @@ def expand(names: Iterable[str | os.PathLike[str]], endings: Collection[str]) ->
             what = f"no file in it ends in {', '.join(sorted(endings))}" if path.is_dir() else "no file matches"
             raise FileNotFoundError(f"{path}: {what}")
         out += found
-    return list({os.path.abspath(path): path for path in reversed(out)}.values())[::-1]
+    found_once: dict[str, Path] = {}
+    for path in out:
+        found_once.setdefault(os.path.abspath(path), path)
+    return list(found_once.values())
