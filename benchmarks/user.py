@@ -344,7 +344,7 @@ class Bench:
                     import healpy
 
                     tools["healpy, iter=3"] = lambda m=m, f=fwhm: healpy.smoothing(m, fwhm=f, iter=3)
-                self.row(f"smoothing, nside {nside}", tools, 5, fwhm_pixels=3, dtype="float32")
+                self.row(f"smoothing, nside {nside}", tools, 31 if nside == 64 else 5, fwhm_pixels=3, dtype="float32")
             yield
 
     def smooth(self) -> Iterator[None]:

@@ -189,12 +189,23 @@ def test_plot_shows_every_stage():
 
 
 @pytest.mark.parametrize(
+    "options", [{}, {"rule": "presto"}, {"rule": "presto", "nsub": 32}, {"rule": "tolerance"}, {"step": 0.5}]
+)
+@pytest.mark.parametrize("dm", [0.0, 60.0, 3000.0])
+def test_a_range_of_one_dm_is_that_dm(options, dm):
+    made = plan(BAND_300, dm, dm_min=dm, **options)
+    assert made.dms.tolist() == [dm]
+    assert len(made.stages) == 1
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({}, "dm_max=None"),
         ({"dm_max": -1}, "dm_max=-1"),
         ({"dm_max": float("inf")}, "dm_max=inf"),
         ({"dm_max": 5, "dm_min": -1}, "dm_min=-1"),
+        ({"dm_max": 5, "dm_min": 6}, "at least dm_min=6"),
         ({"dm_max": 5, "max_loss": 1.5}, "max_loss=1.5"),
         ({"dm_max": 5, "tol": 1.0, "rule": "tolerance"}, "tol=1.0"),
         ({"dm_max": 5, "rule": "best"}, "rule='best'"),

@@ -166,7 +166,7 @@ def plan(
             made, nsamp = dms.plan(fb), fb.nsamp
         if output is not None:
             write_plan(made, output, chosen)
-            messages.wrote(output, f"{made.ndm} DMs")
+            messages.wrote(output, counted(made.ndm, "DM"))
         if plot is not None:
             save_figure(made.plot(), plot, dpi=120)
             messages.wrote(plot)

@@ -475,8 +475,6 @@ class DmOptions:
             return make(fb, dms=values, downsamp=self.downsamp or 1, **common)
         if self.dm_max is None:
             raise ValueError("no highest DM is given; expected --dm-max, --num-dms with --dm-step, --stages or --plan")
-        if self.dm_max == self.dm_min and self.dm_step is None and self.rule is None:
-            return make(fb, dms=[self.dm_min], downsamp=self.downsamp or 1, **common)
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)

@@ -157,7 +157,7 @@ class DMPlan(Result, ByValue):
         for s in self.stages:
             high = float(s.dms[-1]) + s.step
             lines.append(f"{s.dms[0]:10.3f} {high:10.3f} {s.step:9.4f} {s.downsamp:4d} {len(s.dms):7d} {s.calls:6d}")
-        lines.append(f"{self.ndm} DMs ({self.rule}), longest shift {self.maxshift()} samples")
+        lines.append(f"{self.ndm} DM{'s' * (self.ndm > 1)} ({self.rule}), longest shift {self.maxshift()} samples")
         return "\n".join([*lines, *self.notes])
 
     def to_table(self) -> Table:
@@ -276,7 +276,7 @@ def plan(
     data : Filterbank, Observation, path or sequence of paths
         The channels and the sampling time; of a file only the header is read.
     dm_max, dm_min : float
-        Range of the DMs, pc / cm^3.
+        Range of the DMs, pc / cm^3.  If both are equal, this is the only DM.
     rule : {"loss", "presto", "tolerance", "survey", "list"}, optional
         "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
         "presto": the rules of PRESTO's DDplan.  "tolerance": the rule of dedisp and Heimdall, without binning.
@@ -340,7 +340,7 @@ def plan(
     )
     chosen = _rule(rule, dms, step, stages)
     if chosen != "list" or dms is None:
-        check_series(obs, np.inf)
+        check_series(obs, (dm_min, np.inf if dm_max is None else dm_max))
     _check_numbers(dm_min=dm_min, width=width, resolution=resolution)
     for name, value, low, high in (
         ("max_loss", max_loss, 0, 1),
@@ -435,8 +435,8 @@ def _check_numbers(**values: float) -> None:
 
 
 def _dm_max(dm_max: float | None, dm_min: float) -> float:
-    if dm_max is None or not (math.isfinite(dm_max) and dm_max > dm_min):
-        raise ValueError(f"dm_max={dm_max!r}: expected a DM above dm_min={dm_min:g}")
+    if dm_max is None or not (math.isfinite(dm_max) and dm_max >= dm_min):
+        raise ValueError(f"dm_max={dm_max!r}: expected a DM of at least dm_min={dm_min:g}")
     return float(dm_max)
 
 

@@ -115,7 +115,7 @@ def presto_stages(
     while i + 1 < len(downsamps) and downsamps[i + 1] * band.tsamp * SOFT < resolution:
         i += 1
     low, stages = dm_min, list[Stage]()
-    while low < dm_max:
+    while low < dm_max or not stages:
         effective = max(band.tsamp * downsamps[i], resolution)
         fitting = [s for s in STEPS if band.smear(s / 2) < SOFT * effective] or [STEPS[0]]
         step, downsamp = fitting[-1], downsamps[i]
@@ -130,8 +130,8 @@ def presto_stages(
         other = math.sqrt(band.tsamp**2 + (band.tsamp * downsamp) ** 2 + over_band**2 + inside**2)
         last = i + 1 == len(downsamps)
         until = dm_max if last else min(dm_max, 2 * other / band.smear(1.0, band.nchan))
-        count = max(0, math.ceil((until - low) / step - 1e-9))
-        if per_call:
+        count = 1 if until == low == dm_max else max(0, math.ceil((until - low) / step - 1e-9))
+        if per_call and count > 1:
             count = math.ceil(count / per_call) * per_call
         check_count(sum(len(s.dms) for s in stages) + count)
         if count:

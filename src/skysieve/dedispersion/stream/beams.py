@@ -81,8 +81,7 @@ class Segment:
         if self.plan is None:
             if options.dm_max is None:
                 raise ValueError("expected a plan, or dm_max, the highest DM to search")
-            highest = options.dm_max or None
-            self.plan = make_plan(self.observation, highest, dms=None if highest else [0.0])
+            self.plan = make_plan(self.observation, options.dm_max)
         if isinstance(self.plan, DMPlan):
             self.plan.check(self.observation)
         self.injector: LiveInjector | None = None
