@@ -22,6 +22,7 @@ from skysieve.core.command import (
     QuietOption,
     check_output,
     drop_stdout,
+    needs,
     option,
     report_errors,
     terminal,
@@ -103,6 +104,8 @@ def info(
     - skysieve info --json > info.json
     - skysieve info --measure
     """
+    with report_errors():
+        needs("--measure", measure, "--device")
     if measure:
         with report_errors("interrupted; the rates that were measured so far are stored"):
             from skysieve.core.files import cache_folder
@@ -285,7 +288,7 @@ def warm_up(
 
     failed: list[str] = []
     devices: dict[str, None] = {}
-    with report_errors("interrupted; the code that is compiled so far is stored"):
+    with report_errors("interrupted; the code that is compiled so far is stored", {"domains": "--only"}):
         for one in warm_each(only or None, device, threads):
             devices[one.device] = None
             if one.error:

@@ -114,7 +114,7 @@ def warm_each(
     )
     for domain in chosen:
         if domain not in PLACES:
-            raise ValueError(f"domains: {domain!r}: expected some of {', '.join(PLACES)}")
+            raise ValueError(f"domains={domain!r}: expected some of {', '.join(PLACES)}")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads}: expected at least 1, or None for one for each core")
     if device == "auto":

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Annotated
 from zipfile import BadZipFile
 
 import numpy as np
@@ -27,9 +28,12 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    needs,
     number_list,
+    option,
     report_errors,
     table_format,
+    with_option,
 )
 from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint
 
@@ -105,14 +109,77 @@ def test_a_handler_that_is_installed_already_stays():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_message_names_the_option_that_was_given(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["skysieve", "period", "a.csv", "--nf=0"])
-    with pytest.raises(typer.Exit), report_errors():
-        raise ValueError("nf=0; expected at least 1")
-    assert capsys.readouterr().err == "skysieve: --nf 0; expected at least 1\n"
-    with pytest.raises(typer.Exit), report_errors():
-        raise ValueError("fmin=2: expected less than fmax")  # another option's value, of which this follows
-    assert capsys.readouterr().err == "skysieve: fmin=2: expected less than fmax\n"
+def command_that(work):
+    """The standard error of a command with these options whose body is ``work()``."""
+
+    def command(
+        threshold: Annotated[float, option("-t", "--threshold", help="")] = 6.0,
+        n_pulses: Annotated[int, option("--pulses", help="")] = 1,
+        max_loss: Annotated[float, option("--max-loss", "--loss", help="")] = 0.1,
+        steps: Annotated[list[int] | None, option("--steps", help="")] = None,
+    ) -> None:
+        with report_errors(names={"n": "--pulses"}):
+            work()
+
+    line = typer.Typer()
+    line.command()(command)
+
+    def run(*words: str) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["skysieve", *words])
+            return CliRunner().invoke(line, words).stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "message"),
+    [
+        (["--threshold=0"], "threshold=0.0: expected 1", "--threshold 0.0: expected 1"),
+        (["-t", "0"], "threshold=0.0: expected 1", "-t 0.0: expected 1"),
+        ([], "threshold=0.0: expected 1", "threshold=0.0: expected 1"),  # it follows from another option
+        (["--pulses", "0"], "n=0: expected 1", "--pulses 0: expected 1"),
+        (["--loss", "0"], "max_loss=0.0: expected 1", "--loss 0.0: expected 1"),
+        (["--pulses", "3"], "n=3, max_loss=0.1: n above max_loss", "--pulses 3, --max-loss 0.1: n above --max-loss"),
+        (["-t", "0"], "max_loss.fil, a/max_loss: threshold", "max_loss.fil, a/max_loss: threshold"),
+    ],
+)  # fmt: skip
+def test_a_message_names_the_option_that_was_given(words, text, message):
+    def work():
+        raise ValueError(text)
+
+    assert command_that(work)(*words) == f"skysieve: {message}\n"
+
+
+def test_a_message_without_a_command_stays():
+    assert with_option("max_loss=0: expected 1") == "max_loss=0: expected 1"
+    needs("--cutouts", False, "--most")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], ""),
+        (["--loss", "3"], ""),
+        (["--pulses", "1"], "skysieve: --pulses needs --grid\n"),  # also with the value of the default
+        (["--steps", "3", "-t", "6"], "skysieve: -t needs --grid\n"),
+    ],
+)
+def test_options_without_effect_are_refused(words, message):
+    assert command_that(lambda: needs("--grid", None, "--threshold", "--pulses", "--steps"))(*words) == message
+    assert command_that(lambda: needs("--grid", "snr=9", "--threshold", "--pulses", "--steps"))(*words) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["info", "--device", "cpu"], "skysieve: --device needs --measure\n"),
+        (["warm-up", "--only", "stars"], "skysieve: --only 'stars': expected some of periodogram"),
+    ],
+)
+def test_mistakes_of_commands_without_a_domain(words, message):
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr[: len(message)]) == (USER_ERROR, message)
 
 
 def test_number_list():

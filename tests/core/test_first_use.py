@@ -131,7 +131,7 @@ def test_a_process_that_ends_with_an_error_is_reported():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"domains": ["stars"]}, "domains: 'stars': expected some of periodogram"),
+        ({"domains": ["stars"]}, "domains='stars': expected some of periodogram"),
         ({"threads": 0}, "threads=0: expected at least 1"),
         ({"device": "gpu"}, "device='gpu'"),
     ],

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
@@ -23,14 +23,19 @@ import typer
 
 from .errors import EXTRAS, install_hint, one_line
 
+try:  # typer has its own copy of click since 0.26
+    from typer._click.globals import get_current_context
+except ImportError:
+    from click import get_current_context  # type: ignore
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
     "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
-    "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format",
-    "terminal", "with_option", "write_stdout",
+    "needs", "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts",
+    "table_format", "terminal", "with_option", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -453,13 +458,15 @@ def write_stdout(data: bytes) -> None:
 
 
 @contextmanager
-def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
+def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | None = None) -> Iterator[None]:
     """Print an error as one line and exit with `USER_ERROR`; exit with `INTERRUPTED` after Ctrl-C or SIGTERM.
 
     Parameters
     ----------
     interrupted : str
         The message after an interrupt.
+    names : mapping of str, optional
+        Options of arguments that have another name, see `with_option`.
 
     Notes
     -----
@@ -473,7 +480,7 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             raise typer.Exit(128 + signal.SIGPIPE) from None
-        text = with_option(one_line(error))
+        text = with_option(one_line(error), names)
         if isinstance(error, (EOFError, BadZipFile)):
             text = f"a file is damaged or cut short: {text or 'it ends early'}"
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -485,18 +492,71 @@ def report_errors(interrupted: str = "interrupted") -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def with_option(text: str, given: Sequence[str] | None = None) -> str:
-    """Replace the argument's name at the start of a message by the option, if the user has `given` that option.
+def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
+    """Replace the arguments' names in a message by the options of the command that is running.
 
-    >>> with_option("dm_max=-1.0: expected a DM above 0", ["dedisp", "plan", "a.fil", "--dm-max", "-1"])
-    '--dm-max -1.0: expected a DM above 0'
+    A name with an underscore is replaced wherever it stands.  Another one is replaced before "=" only, and if the user
+    gave its option; values such as ``fmin`` may follow from another option.
+
+    Parameters
+    ----------
+    text : str
+    names : mapping of str, optional
+        Options of arguments that have another name, such as ``{"n": "--pulses"}``.
     """
-    found = re.match(r"(\w+)=(?!=)", text)
-    if found is None:
-        return text
-    name = "--" + found[1].replace("_", "-")
-    words = sys.argv[1:] if given is None else given
-    return f"{name} {text[found.end() :]}" if any(word.partition("=")[0] == name for word in words) else text
+    options = {o[2:].replace("-", "_"): o for o in _options() if o.startswith("--")} | dict(names or {})
+
+    def replaced(found: re.Match[str]) -> str:
+        name, equals = found.groups()
+        option = options.get(name)
+        if option is None or not ("_" in name or (equals and given(option))):
+            return found[0]
+        return _as_typed(option) + (" " if equals else "")
+
+    return re.sub(r"(?<![\w./-])([a-zA-Z]\w*)(?:(=)(?!=)|(?![\w=/-]|\.\w))", replaced, text) if options else text
+
+
+def given(*options: str) -> list[str]:
+    """Those of the options that the user gave to the command that is running."""
+    context, known = get_current_context(silent=True), _options()
+    return [
+        option for option in options
+        if context is not None and option in known
+        and getattr(context.get_parameter_source(known[option].name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+
+
+def needs(what: str, have: object, *options: str) -> None:
+    """Refuse options that the user gave although they have no effect.
+
+    Parameters
+    ----------
+    what : str
+        What the options need, such as ``"--cutouts"``.
+    have : object
+        Whether it is there.
+    *options : str
+        Such as ``"--most"``.
+
+    Raises
+    ------
+    ValueError
+        One of `options` was given, and `have` is false.
+    """
+    if not have and (found := given(*options)):
+        raise ValueError(f"{_as_typed(found[0])} needs {what}")
+
+
+def _options() -> dict[str, Any]:
+    """The parameters of the command that is running, by each of their long and short names."""
+    context = get_current_context(silent=True)
+    return {} if context is None else {name: p for p in context.command.params for name in p.opts if name[0] == "-"}
+
+
+def _as_typed(option: str) -> str:
+    """The name of an option that the user typed, such as ``-t`` for ``--threshold``."""
+    words = {word.partition("=")[0] for word in sys.argv[1:]}
+    return next((name for name in _options()[option].opts if name in words), option)
 
 
 def terminal(**options: Any) -> Console:
