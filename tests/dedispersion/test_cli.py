@@ -163,7 +163,21 @@ def test_demo_finds_its_pulses(tmp_path):
     [
         (("--num-dms", 3, "--dm-step", 1, "--dm-max", 9), "--num-dms cannot be combined with --dm-max"),
         (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule cannot be combined with"),
-        (("--dm-max", 9, "--dm-constant", 0), "dm_constant=0.0"),
+        (("--dm-max", 9, "--dm-constant", 0), "--dm-constant 0.0"),
+        (("--dm-max", 9, "-t", 0), "0.0: expected a number above 0"),
+        (("--dm-max", 9, "--dm-step", 0), "--dm-step 0.0: expected a DM step above 0"),
+        (("--dm-max", 9, "--each", "--dm-step", 0), "a.fil: --dm-step 0.0: expected a DM step above 0"),
+        (("--dm-max", 9, "--most", 10), "--most needs --cutouts"),
+        (("--dm-max", 9, "--most", 3, "--cluster", "serial"), "--most needs --cutouts"),
+        (("--dm-max", 9, "--format", "csv"), "--format needs -o"),
+        (("--dm-max", 9, "--tol", 1.25), "--tol needs --rule tolerance"),
+        (("--dm-max", 9, "--rule", "presto", "--max-loss", 0.1), "--max-loss needs --rule loss"),
+        (("--dm-max", 9, "--dm-step", 1, "--width", 1e-3), "--width needs a rule, not --stages or --dm-step"),
+        (("--dm-max", 9, "--detector", "threshold", "--max-width", 1), "--max-width needs --detector boxcar"),
+        (("--dm-max", 9, "--block", 2, "--buffer", 512), "--block and --buffer: expected one of them"),
+        (("--dm-max", 9, "--detector", "threshold", "--veto"), "--veto needs --detector boxcar"),
+        (("--plan", "file", "--width", 1e-3), "--width needs a rule, not --plan"),
+        (("--dm-max", 9, "--zero-dm", "--z-dot"), "--zero-dm and --z-dot: expected one of the two filters"),
         (("--dm-max", 9, "--ignore", "5:3"), "--ignore 5:3"),
         (("--dm-max", 9, "--ignore", "0:99999999999999"), "--ignore 0:99999999999999"),
         (("--dm-max", 9, "-o", "nowhere/a.csv"), "there is no folder nowhere"),
@@ -179,6 +193,29 @@ def test_options_that_contradict_each_other_are_refused_before_any_work(path, wo
     said = run("search", path, *words, code=2)
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan", "FILE", "--dm-max", 9, "--format", "csv"), "--format needs -o"),
+        (("plan", "FILE", "--dm-max", 9, "--tol", 1.5), "--tol needs --rule tolerance"),
+        (("dedisperse", "FILE", "--dm-max", 9, "--zero-dm", "--z-dot", "-o", "a"), "expected one of the two filters"),
+        (("inject", "FILE", "--seed", 0, "-o", "b.fil"), "--seed needs --grid"),
+        (("inject", "--ifs", "sum", "--grid", "snr=9", "-o", "b.fil"), "--ifs needs files"),
+        (("plot", "FILE", "--dm", 9, "--time", 1, "--width", 1, "--zero-dm", "--z-dot", "-o", "a.png"), "two filters"),
+        (("completeness", "--dm-max", 9, "--bit-order", "little"), "--bit-order needs files"),
+        (("completeness", "--dm-max", 9, "--format", "csv"), "--format needs -o"),
+        (("completeness", "--dm-max", 9, "--pulses", 0, "--duration", 1), "--pulses 0: expected at least one pulse"),
+        (("emulate", "FILE", "--to", "127.0.0.1:9", "--reach", 4), "--reach needs --reorder or --duplicate"),
+        (("emulate", "FILE", "--to", "127.0.0.1:9", "--spectra", 1), "--spectra needs --voltages"),
+        (("emulate", "FILE", "--to", "dada:dada", "--packet-bytes", 9), "--packet-bytes needs a UDP address"),
+    ],
+)
+def test_options_without_effect_are_refused_before_any_work(path, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in run(*(path if word == "FILE" else word for word in words), code=2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pulses_come_evenly_or_at_random(tmp_path):
@@ -309,7 +346,7 @@ def test_one_polarisation_is_chosen(tmp_path):
         [made] = tmp_path.glob(f"{which}_DM*.dat")
         assert np.array_equal(np.fromfile(made, np.float32)[:200], truth.sum(axis=1))
     assert "--ifs top: expected sum or the number" in run("info", two, "--ifs", "top", code=2)
-    assert "ifs=2: expected 'sum' or a number from 0 to 1" in run("info", two, "--ifs", 2, code=2)
+    assert "--ifs 2: expected 'sum' or a number from 0 to 1" in run("info", two, "--ifs", 2, code=2)
 
 
 @pytest.mark.parametrize(("device", "given"), [("cpu", 512 * 2**20), ("cuda", "1GiB")])
@@ -342,7 +379,7 @@ def test_a_command_that_is_ended_leaves_nothing_half_written(tmp_path, monkeypat
 def test_what_cannot_be_searched_ends_with_status_2(path, tmp_path):
     """A block below the minimum, a file without nchans, DMs of a series: one line that says what was expected."""
     said = run("search", path, "--dm-max", 100, "--dm-step", 5, "--block", 0.05, code=2)
-    assert "block=0.05: expected at least 1.024 s: 1024 samples" in said
+    assert "--block 0.05: expected at least 1.024 s: 1024 samples" in said
     head = path.read_bytes()
     at = head.index(b"nchans") - 4
     (tmp_path / "a.fil").write_bytes(head[:at] + head[at + 14 :])

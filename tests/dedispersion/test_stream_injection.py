@@ -198,7 +198,7 @@ def test_the_command(quiet, tmp_path):
     with open(tmp_path / "out" / "injections.csv") as file:
         assert next(csv.reader(file)) == [c.name for c in INJECTION_COLUMNS]
     for more, message in (
-        (["--inject-grid", "snr=9"], "need --inject-every"),
+        (["--inject-grid", "snr=9"], "--inject-grid needs --inject-every"),
         (["--inject-every", "3", "--inject-grid", "time=9"], "without 'time'"),
         (["--inject-every", "3", "--inject-grid", "size=9"], "--inject-grid"),
         (["--inject-every", "0.1"], "two sweeps apart"),

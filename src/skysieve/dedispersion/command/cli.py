@@ -32,9 +32,11 @@ from skysieve.core.command import (
     check_outputs,
     check_picture,
     counted,
+    needs,
     option,
     report_errors,
     table_format,
+    with_option,
 )
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
@@ -43,6 +45,7 @@ from skysieve.dedispersion.search_options import CleanOption
 
 from .options import (
     DATA,
+    DM_NAMES,
     PULSE,
     Cleaning,
     Computation,
@@ -156,8 +159,10 @@ def plan(
     from skysieve.core.errors import format_bytes
     from skysieve.dedispersion.dm_plan.plan import PLAN_FORMATS
 
-    with report_errors():
+    with report_errors(names=DM_NAMES):
         messages = reports.messages()
+        needs("-o", output, "--format")
+        dms.check()
         chosen = "" if output is None else table_format(output, form, PLAN_FORMATS)
         check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, overwrite)
@@ -215,12 +220,14 @@ def dedisperse(
     from skysieve.dedispersion import api
     from skysieve.dedispersion.result import name_digits, series_path
 
-    with report_errors():
+    with report_errors(names=DM_NAMES):
         messages = reports.messages()
         if output == STDIO:
             raise ValueError(
                 "--output -: expected the start of file names, such as out/night: a file is written for each DM"
             )
+        dms.check(plan_file)
+        cleaning.check()
         with data.open(files) as fb:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
@@ -316,8 +323,15 @@ def search(
     - skysieve dedisp search night/*.fil --dm-max 500 -o night.parquet --cluster local:4
     - skysieve dedisp search night "older/*.fil" --dm-max 500 -o night.csv --resume
     """
+    given = dict(locals())
+    with report_errors():
+        needs("--cutouts", cutouts, "--most")
+        needs("-o", output, "--format")
+        dms.check(plan_file)
+        searching.check()
+        cleaning.check()
     if cluster is not None:
-        divide(cluster, dict(locals()))
+        divide(cluster, given)
     from skysieve.core.device import begin
     from skysieve.dedispersion.clean.receiver import LEAST_CHANNELS, can_clean, parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
@@ -335,9 +349,8 @@ def search(
         interrupted += "; the same command continues after the files that are done"
     elif several:
         interrupted += "; a run that begins with --resume can be continued"
-    with report_errors(interrupted), ExitStack() as stack:
+    with report_errors(interrupted, DM_NAMES), ExitStack() as stack:
         messages = reports.messages()
-        dms.check(plan_file)
         steps = parse_steps(clean, "--clean")
         if save_mask is not None and steps == ():
             raise ValueError("--save-mask: nothing is removed with --clean none")
@@ -540,7 +553,7 @@ def fake(
     ] = 165e-6,
     nbits: Annotated[int, option("--nbits", help="Bits per sample. The default is 8.", panel=DATA, metavar="N")] = 8,
     seed: Annotated[
-        int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N")
+        int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N", min=0)
     ] = 0,
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
@@ -625,13 +638,13 @@ def inject(
     with report_errors(), ExitStack() as stack:
         check_outputs({"--output": output}, files)
         check_output(output, overwrite)
+        needs("files", files, "--ifs", "--bit-order")
         noise = receiver.noise(files)
         messages = Messages(quiet)
         if injected.grid is None:
+            needs("--grid", injected.grid, "--pulses", "--interference", "--seed", "--truth")
             if dm is None or time is None or snr is None or width is None or not files:
                 raise ValueError("no pulses are given; expected --grid, or files and --dm, --time, --snr and --width")
-            if injected != Injected() or truth is not None:
-                raise ValueError("--pulses, --interference, --seed and --truth need --grid")
             with data.open(files) as fb, output_file(output, ".fil") as file:
                 write_fil(file, make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter))
             messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
@@ -729,9 +742,13 @@ def completeness(
     interrupted = (
         "interrupted; the same command continues after the segments that are done" if resume else "interrupted"
     )
-    with report_errors(interrupted), ExitStack() as stack:
+    with report_errors(interrupted, DM_NAMES | {"n": "--pulses"}), ExitStack() as stack:
         messages = reports.messages()
+        needs("-o", output, "--format")
+        needs("files", files, "--ifs", "--bit-order")
         dms.check()
+        searching.check()
+        cleaning.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         replaces = overwrite or continues(output, resume)
         check_outputs({"--output": output, "--plot": plot}, files)
@@ -776,7 +793,7 @@ def completeness(
                 if len(each) == 1 or not group:
                     raise
                 failed += 1
-                typer.echo(f"skysieve: {group[0]}: {one_line(error)}", err=True)
+                typer.echo(f"skysieve: {group[0]}: {with_option(one_line(error), DM_NAMES)}", err=True)
         if not parts:
             raise typer.Exit(USER_ERROR)
         found = Completeness.join(parts)
@@ -874,6 +891,7 @@ def plot(
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
+        cleaning.check()
         check_outputs({"--output": output, "--hdf5": hdf5}, files)
         check_output(hdf5, overwrite)
         check_picture(output, overwrite, "--output")

@@ -29,6 +29,7 @@ from skysieve.core.command import (
     QuietOption,
     ThreadsOption,
     VerboseOption,
+    needs,
     number_list,
     option,
     write_stdout,
@@ -78,6 +79,8 @@ else:
 
 DMS, PULSE = "DMs", "Pulse"
 """Panels of the help screens."""
+DM_NAMES = {"step": "--dm-step"}
+"""Options of arguments that have another name."""
 
 
 Files = Annotated[
@@ -238,6 +241,11 @@ class Cleaning:
         """Whether any of the options was given."""
         return self != Cleaning()
 
+    def check(self) -> None:
+        """Refuse both filters."""
+        if self.zero_dm and self.z_dot:
+            raise ValueError("--zero-dm and --z-dot: expected one of the two filters")
+
     def masked(self, fb: Filterbank, messages: Messages) -> Mask | None:
         """The union of all masks that the options name; None without any."""
         from skysieve.dedispersion.clean.masks import Mask
@@ -281,8 +289,7 @@ class Cleaning:
         from skysieve.dedispersion.clean.repair import fill_dropped, repaired, split_mask
         from skysieve.dedispersion.contract import block_samples
 
-        if self.zero_dm and self.z_dot:
-            raise ValueError("--zero-dm and --z-dot: expected one of the two filters")
+        self.check()
         changes = to_bytes or self.zero_dm or self.z_dot
         if self.rfi or changes:
             fb = fill_dropped(fb)
@@ -403,6 +410,7 @@ class DmOptions:
                     "--plan cannot be combined with --dm-min, --dm-max, --dm-step, --num-dms, --rule, --nsub, "
                     "--scattering, --downsamp, --stages and --dm-constant: the plan contains these"
                 )
+            needs("a rule, not --plan", False, "--max-loss", "--tol", "--width")
             return
         if self.stages is not None:
             others = (self.dm_max, self.dm_step, self.num_dms, self.rule, self.downsamp)
@@ -420,6 +428,10 @@ class DmOptions:
             raise ValueError("--rule cannot be combined with --dm-step and --num-dms: it chooses the steps")
         if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
             raise ValueError("--num-dms needs --dm-step")
+        ruled = self.stages is None and self.num_dms is None and self.dm_step is None
+        needs("--rule loss", ruled and self.rule in (None, "loss"), "--max-loss")
+        needs("--rule tolerance", self.rule == "tolerance", "--tol")
+        needs("a rule, not --stages or --dm-step", ruled, "--width")
 
     def stage_rows(self) -> list[list[float]]:
         """The rows of the option --stages."""
@@ -533,6 +545,14 @@ class Searching:
     no_baseline: NoBaselineOption = False
     veto: VetoOption = None
     method: MethodOption = "auto"
+
+    def check(self) -> None:
+        """Refuse options that the detector does not have."""
+        if self.block is not None and self.buffer is not None:
+            raise ValueError("--block and --buffer: expected one of them")
+        boxcar = self.detector == "boxcar"
+        needs("--detector boxcar", boxcar, "--max-width")
+        needs("--detector boxcar", boxcar or not self.veto, "--veto")
 
     @property
     def arguments(self) -> dict[str, Any]:

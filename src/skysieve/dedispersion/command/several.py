@@ -19,14 +19,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, check_output, counted, drop_stdout
+from skysieve.core.command import (
+    FAILED_SOME,
+    STDIO,
+    USER_ERROR,
+    Messages,
+    check_output,
+    counted,
+    drop_stdout,
+    with_option,
+)
 from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
 from skysieve.core.parts import PartsFolder, continues, fingerprint
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 
-from .options import output_file
+from .options import DM_NAMES, output_file
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.clean.masks import Mask
@@ -159,7 +168,7 @@ def search_each(
     def report(number: int, error: Exception) -> None:
         nonlocal failed
         failed += 1
-        text, file = one_line(error), str(files[number])
+        text, file = with_option(one_line(error), DM_NAMES), str(files[number])
         typer.echo(f"skysieve: {text if file in text else f'{file}: {text}'}", err=True)
 
     def where(number: int) -> str:

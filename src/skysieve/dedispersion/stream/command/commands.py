@@ -32,6 +32,7 @@ from skysieve.core.command import (
     VerboseOption,
     check_output,
     counted,
+    needs,
     number_list,
     option,
     report_errors,
@@ -181,7 +182,7 @@ def emulate(
                metavar="S"),
     ] = math.inf,
     seed: Annotated[
-        int, option("--seed", help="Seed of the random faults. The default is 0.", panel=INPUT, metavar="N")
+        int, option("--seed", help="Seed of the random faults. The default is 0.", panel=INPUT, metavar="N", min=0)
     ] = 0,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -198,11 +199,14 @@ def emulate(
 
     with report_errors():
         messages = Messages(quiet, verbose)
+        needs("--voltages", voltages, "--spectra")
+        needs("--reorder or --duplicate", reorder or duplicate, "--reach")
         if to.startswith("dada:"):
             from skysieve.dedispersion.stream.receive.dada_ring import key_of
 
             from .emulate_dada import emulate_ring
 
+            needs("a UDP address", False, "--packet-bytes")
             if loss or reorder or duplicate:
                 raise ValueError("--loss, --reorder, --duplicate: expected 0, because a ring loses no data")
             if beam or first:
@@ -240,8 +244,6 @@ def opened_source(file: Path, channels: int | None, spectra: int, seed: int) -> 
 
     source = open_source(file)
     if channels is None:
-        if spectra != 1:
-            raise ValueError("--spectra needs --voltages")
         return source
     if not isinstance(source, Filterbank):
         raise ValueError(f"--voltages: expected a filterbank; {file} is a PSRDADA file, whose samples are sent")
@@ -506,10 +508,20 @@ def stream(
             check_extra()
         if [bool(listen), file is not None, dada_key is not None].count(True) != 1:
             raise ValueError("expected one of --listen, --from and --dada-key")
+        needs("--listen", listen, "--packet-format", "--window", "--policy", "--beams", "--datagram-bytes",
+              "--socket-buffer")  # fmt: skip
+        needs("--packet-format vdif", packet_format == "vdif", "--fch1", "--foff", "--vdif-frames", "--vdif-threads")
+        needs("--inject-every", inject_every is not None, "--inject-grid", "--inject-seed")
+        needs("--plots, --raw or --trigger", plots or raw or trigger, "--min-snr")
+        needs("--trigger voevent:URL", any(one.startswith("voevent:") for one in trigger or ()), "--ivorn", "--test")
         if not seconds > 0:
             raise ValueError(f"--seconds {seconds:g}: expected a number above 0")
+        if not 0 < coincident <= 1:
+            raise ValueError(f"--coincident {coincident:g}: expected a fraction of the beams, above 0 and at most 1")
         if math.isnan(grace):
             raise ValueError(f"--grace {grace:g}: expected at least 0 seconds")
+        if block is not None and not 0 < block < math.inf:
+            raise ValueError(f"--block {block:g}: expected a number of seconds above 0")
         if (plan is None) == (dm_max is None):
             raise ValueError("expected one of --plan and --dm-max")
         addresses = [parse_address(text, "--listen") for text in listen or ()]
@@ -539,10 +551,10 @@ def stream(
             if grid.time is not None:
                 raise ValueError(f"--inject-grid {inject_grid}: expected a grid without 'time'")
             inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
-        elif inject_grid is not None or inject_seed:
-            raise ValueError("--inject-grid and --inject-seed need --inject-every")
         given = None if file is None else open_source(file)
         if isinstance(given, Filterbank):
+            needs("voltages, not a filterbank", False, "--channels", "--taps", "--pfb-window", "--integrate",
+                  "--stokes", "--sideband")  # fmt: skip
             if ignore:
                 number_list(ignore, "--ignore", given.nchan, "channels")
             if loaded is not None:
