@@ -104,9 +104,11 @@ def test_synth(tmp_path):
     [
         (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
         (("synth", "x.npz", "--inject", "3,4,5,sine"), "window='sine'"),
+        (("synth", "x.npz", "--dec", "nan"), "--dec nan: expected a finite number"),
+        (("synth", "x.npz", "--days", "nan"), "--days nan: expected a number above 0"),
         (("synth", "x.npz", "--gap", "3"), "--gap 3: expected 2 whole numbers"),
         (("synth", "x.npz", "--gap", "5,1"), "--gap 5,1: expected the end after the beginning"),
-        (("synth", "x.npz", "--detectors", "Z9"), "Z9"),
+        (("synth", "x.npz", "--detectors", "Z9"), "--detectors 'Z9': expected one of"),
         (("synth", "x.npz", "--detectors", "H1,H1"), "expected each name once"),
         (("map", "FILE", "--log-tau", "9", "--dtau", "1800"), "--dtau 1800 cannot be combined with --log-tau 9"),
         (("map", "FILE", "-o", "x.xyz"), "--output x.xyz: expected one of npz, pyfstat, lalpulsar, csv"),
@@ -115,15 +117,28 @@ def test_synth(tmp_path):
         (("search", "--files-from", "FILE", "-o", "FILE", "--overwrite"), "is one of the files to read"),
         (("convert", "FILE", "FILE", "--overwrite"), "is one of the files to read"),
         (("synth", "FILE"), "exists; use --overwrite"),
-        (("map", "FILE", "--compat", "pycuda"), "compat='pycuda': expected one of 'lalpulsar'"),
-        (("map", "FILE", "-w", "sine"), "window='sine': expected 'rect', 'exp', 'none'"),
-        (("search", "FILE", "-w", "sine"), "window='sine'"),
-        (("search", "FILE", "--statistic", "power"), "statistic='power': expected one of 'max2F', 'lnBtSG'"),
+        (("map", "FILE", "--compat", "pycuda"), "--compat 'pycuda': expected one of 'lalpulsar'"),
+        (("map", "FILE", "-w", "sine"), "--window 'sine': expected 'rect', 'exp', 'none'"),
+        (("search", "FILE", "-w", "sine"), "--window 'sine'"),
+        (("search", "FILE", "--statistic", "power"), "--statistic 'power': expected one of 'max2F', 'lnBtSG'"),
         (("map", "FILE", "-q", "-v"), "at most one of them"),
-        (("map", "FILE", "--threads", "2", "--memory", "much"), "memory='much'"),
+        (("map", "FILE", "--threads", "2", "--memory", "much"), "--memory 'much'"),
         (("map", "FILE", "-o", "none/x.npz"), "there is no folder none"),
         (("map", "FILE", "--log-tau", "0"), "--log-tau 0"),
-        (("map", "FILE", "--dt0", "0"), "dt0=0"),
+        (("map", "FILE", "--dt0", "0"), "--dt0 0"),
+        (("map", "FILE", "--format", "csv"), "--format needs -o"),
+        (("map", "FILE", "-w", "none", "--tau", "7200"), "--tau needs a window other than none"),
+        (("map", "FILE", "--efold", "3"), "--efold needs --window exp"),
+        (("map", "FILE", "--device", "cuda:all"), "--device cuda:all: a map is computed on one device"),
+        (("search", "FILE", "--format", "csv"), "--format needs -o"),
+        (("search", "FILE", "-w", "none", "--t0", "1"), "--t0 needs a window other than none"),
+        (("search", "FILE", "-w", "rect", "--efold", "2"), "--efold needs --window exp"),
+        (("search", "FILE", "--statistic", "log10BSGL"), "--statistic log10BSGL needs --bsgl"),
+        (("search", "FILE", "--partition", "5"), "--partition needs --cluster"),
+        (("search", "FILE", "--mismatch", "0.1"), "--mismatch needs --sfts"),
+        (("search", "FILE", "--ra", "1", "--cluster", "serial", "-o", "x.csv"), "--ra needs --sfts"),
+        (("search", "FILE", "--bsgl", "nan"), "--bsgl nan: expected a finite number"),
+        (("search", "FILE", "--bsgl", "5", "--olgx", "-1,1"), "--olgx [-1.0, 1.0]: expected odds of at least 0"),
         (("search", "FILE", "-o", "x.txt"), "--output x.txt: expected one of npz, parquet, fits, csv, ecsv, json"),
         (("search", "FILE", "--olgx", "1,1"), "--olgx needs --bsgl"),
         (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries, expected 2, one for each detector"),
@@ -297,6 +312,16 @@ def test_parameters_in_names_of_lalpulsar(name, expected):
     assert doppler_of("Freq100.dat") == {}
 
 
+def test_a_file_that_is_missing_is_named_and_left_out(file, tmp_path):
+    text = run("search", tmp_path / "none.npz", file, "-w", "rect", "--device", "cpu", code=1)
+    assert f"skysieve: {tmp_path / 'none.npz'}: No such file or directory\n" in text
+
+
+def test_a_map_is_computed_on_one_device():
+    assert "cuda:all" not in run("map", "--help")
+    assert "cuda:all" in run("search", "--help")
+
+
 def test_files_that_are_cut_short_are_left_out(file, tmp_path):
     whole, short, empty, out = file.read_bytes(), tmp_path / "short.npz", tmp_path / "empty.npz", tmp_path / "t.csv"
     short.write_bytes(whole[:2000])
@@ -343,7 +368,7 @@ def test_windows_and_signals_before_the_data_are_refused(file, tmp_path):
     options = ("--t0", 900_000_000, "--t0-band", 0, "--tau", 3600, "--tau-band", 0, "--device", "cpu")
     for command in ("map", "search"):
         text = run(command, file, *options, code=2)
-        assert "t0=900000000" in text
+        assert "--t0 900000000" in text
         assert "--not-strict" in text
     assert "no cell could be computed" in run("map", file, *options, "--not-strict")
     out = tmp_path / "t.csv"

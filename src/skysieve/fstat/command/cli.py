@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache, partial
@@ -38,6 +38,7 @@ from skysieve.core.command import (
     check_picture,
     counted,
     flat_options,
+    needs,
     option,
     read_stdin,
     report_errors,
@@ -157,7 +158,8 @@ Efold = Annotated[
         "--efold", help="End of exponential windows in units of tau. The default is 3.", panel=STATISTIC, metavar="X"
     ),
 ]
-Seed = Annotated[int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N")]
+Seed = Annotated[int, option("--seed", help="Seed of the random numbers. The default is 0.", panel=DATA, metavar="N",
+                              min=0)]  # fmt: skip
 AtomsFormat = Annotated[
     str | None,
     option(
@@ -296,7 +298,11 @@ def map_(
         Dtype, option("--dtype", help="Floating-point type of the computation. The default is float64.",
                                       panel=COMPUTATION)
     ] = Dtype.float64,
-    device: DeviceOption = "auto", threads: ThreadsOption = None, memory: MemoryOption = None,
+    device: Annotated[
+        str, option("--device", help="Where to compute: auto, cpu, cuda or cuda:1. The default is auto.",
+                                panel=COMPUTATION, metavar="DEVICE")
+    ] = "auto",
+    threads: ThreadsOption = None, memory: MemoryOption = None,
     output: Annotated[
         Path | None,
         option(
@@ -324,6 +330,10 @@ def map_(
     """
     with report_errors():
         messages = Messages(quiet, verbose, progress)
+        if device == "cuda:all":
+            raise ValueError(f"--device {device}: a map is computed on one device; expected auto, cpu, cuda or cuda:1")
+        needs("-o", output, "--format")
+        check_grid([window], efold)
         save = None if output is None else map_writer(output, format)
         check_outputs({"--output": output, "--plot": plot}, [atoms])
         check_output(output, overwrite)
@@ -351,6 +361,16 @@ def map_(
             messages.wrote(plot)
         if not quiet:
             _print_map(result, summary_console(output))
+
+
+def check_grid(windows: Sequence[str], efold: float) -> None:
+    """Refuse options of the grid, and of exponential windows, that no window uses."""
+    from skysieve.fstat.inputs.windows import resolve_window
+
+    whole = all(resolve_window(cast("WindowName", name), efold).whole for name in windows)
+    needs("a window other than none", not whole, "--t0", "--t0-band", "--dt0", "--tau", "--tau-band", "--dtau",
+          "--log-tau", "--not-strict")  # fmt: skip
+    needs("--window exp", "exp" in windows, "--efold")
 
 
 def map_writer(path: Path, wanted: str | None) -> Callable[[TransientResult], None]:
@@ -501,6 +521,14 @@ def search(
     """
     given = dict(locals())
     code = 0
+    with report_errors():
+        needs("-o", output, "--format")
+        needs("--cluster", cluster, "--partition")
+        if statistic == "log10BSGL" and fstar0 is None:
+            raise ValueError("--statistic log10BSGL needs --bsgl")
+        check_grid(shapes_of(given), efold)
+        needs("--sfts", sfts, *sft_options.OPTIONS)
+        needs("--freq, not --templates", templates is None or freq is not None, *sft_options.GRID_OPTIONS)
     if cluster is not None:
         with report_errors("interrupted; --resume continues from the finished partitions"):
             from skysieve.cluster.command import launch
@@ -510,14 +538,12 @@ def search(
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     interrupted = "interrupted; the same command continues after the finished templates" if resume else "interrupted"
-    with report_errors(interrupted), ExitStack() as outer:
+    with report_errors(interrupted, {"Fstar0": "--bsgl", "oLGX": "--olgx"}), ExitStack() as outer:
         messages = Messages(quiet, verbose, progress)
         from skysieve.core.parts import continues
         from skysieve.fstat.template_search.result import FORMATS
 
         kind = None if output is None else table_format(output, format, FORMATS)
-        if partition is not None:
-            raise ValueError("--partition needs --cluster")
         replaces = overwrite or continues(output, resume)
         lists = [path for path in (files_from, templates) if path is not None]
         check_outputs({"--output": output, "--plot": plot}, [*(files or ()), *lists])
@@ -808,9 +834,11 @@ def synth(
 
     Example: skysieve fstat synth a.npz --days 30 --inject 1000432000,259200,15,exp --gap 1001000000,1001100000
     """
-    with report_errors():
+    with report_errors(names={"detector": "--detectors"}):
         from skysieve.fstat.inputs.simulate import synth_atoms
 
+        span = sft_options.seconds_of(days)
+        sft_options.check_finite({"--ra": ra, "--dec": dec})
         save = atoms_writer(output, format)
         check_output(output, overwrite)
         holes = [_numbers(text, "--gap", 2) for text in gap or ()]
@@ -818,7 +846,7 @@ def synth(
             if last <= first:
                 raise ValueError(f"--gap {first},{last}: expected the end after the beginning")
         made = synth_atoms(
-            start, round(days * 86400), detectors=detectors.split(","), tatom=tatom, ra=ra, dec=dec,
+            start, span, detectors=detectors.split(","), tatom=tatom, ra=ra, dec=dec,
             inject=[_injection(text) for text in inject or ()], gaps=[(a, b) for a, b in holes], duty=duty, seed=seed,
         )  # fmt: skip
         save(made)

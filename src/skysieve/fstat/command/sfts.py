@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,8 +42,8 @@ def _source(name: str) -> EphemerisName:
     return name
 
 
-def _number(name: str, help: str, metavar: str, panel: str = TEMPLATES) -> Any:
-    return option(name, help=help, metavar=metavar, panel=panel)
+def _number(name: str, help: str, metavar: str, panel: str = TEMPLATES, **more: Any) -> Any:
+    return option(name, help=help, metavar=metavar, panel=panel, **more)
 
 
 Patterns = Annotated[
@@ -86,6 +87,10 @@ AXES = (
     ("--f2dot", "--f2dot-band", "--df2dot"),
 )
 """Options of the lowest value, range and step of the frequency and its derivatives."""
+GRID_OPTIONS = ("--freq-band", "--df", *AXES[1], *AXES[2], "--mismatch")
+"""Options of a grid of templates, besides --freq."""
+OPTIONS = ("--ra", "--dec", "--tref", "--ephemeris", "--freq", *GRID_OPTIONS, "--templates", "--inject")
+"""Options of ``skysieve fstat search`` that concern SFTs."""
 Mismatch = Annotated[
     float,
     _number(
@@ -172,17 +177,29 @@ def opened(
     return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
 
 
-def _check_numbers(axes: Sequence[tuple[float | None, float, float | None]], others: dict[str, float | None]) -> None:
-    import math
+def seconds_of(days: float) -> int:
+    """The option --days in seconds."""
+    if not 0 < days < float("inf"):
+        raise ValueError(f"--days {days:g}: expected a number above 0")
+    return round(days * 86400)
 
-    for (first, given_width, given_step), (lowest, width, step) in zip(AXES, axes, strict=True):
+
+def _check_numbers(axes: Sequence[tuple[float | None, float, float | None]], others: dict[str, float | None]) -> None:
+    for (first, given_width, given_step), (lowest, width, step) in zip(AXES, axes, strict=False):
         if width < 0:
             raise ValueError(f"{given_width} {width}: expected at least 0")
         if step is not None and step <= 0:
             raise ValueError(f"{given_step} {step}: expected a number above 0")
         others |= {first: lowest, given_width: width, given_step: step}
-    for name, value in others.items():
-        if value is not None and not math.isfinite(value):
+    if axes[0][0] is not None and axes[0][0] <= 0:
+        raise ValueError(f"--freq {axes[0][0]}: expected a number above 0")
+    check_finite(others)
+
+
+def check_finite(given: Mapping[str, float | None]) -> None:
+    """Refuse values of options that are infinite or NaN."""
+    for name, value in given.items():
+        if value is not None and not isfinite(value):
             raise ValueError(f"{name} {value}: expected a finite number")
 
 
@@ -264,7 +281,7 @@ def simulate(
     days: Annotated[float, _number("--days", "Length of the data. The default is 2.", "DAYS", SFTS)] = 2.0,
     start: Annotated[int, _number("--start", "Start time of the first SFT. The default is 1000000000.",
                                              "GPS", SFTS)] = 1_000_000_000,
-    tsft: Annotated[int, _number("--tsft", "SFT length. The default is 1800.", "SECONDS", SFTS)] = 1800,
+    tsft: Annotated[int, _number("--tsft", "SFT length. The default is 1800.", "SECONDS", SFTS, min=1)] = 1800,
     detectors: Annotated[str, _number("--detectors", "Detectors. The default is H1,L1.", "H1,L1", SFTS)] = "H1,L1",
     noise: Annotated[
         float, _number("--noise", "Square root of the noise's power density. The default is 1e-23.", "1/SQRT(HZ)", SFTS)
@@ -278,7 +295,7 @@ def simulate(
                              panel=SFTS, metavar="F0,H0,RA,DEC[,F1DOT[,WINDOW,T0,TAU]]",
         ),
     ] = None,
-    seed: Annotated[int, _number("--seed", "Seed of the random numbers. The default is 0.", "N", SFTS)] = 0,
+    seed: Annotated[int, _number("--seed", "Seed of the random numbers. The default is 0.", "N", SFTS, min=0)] = 0,
     ephemeris: Ephemeris = "auto",
     overwrite: OverwriteOption = False,
     quiet: QuietOption = False,
@@ -287,16 +304,22 @@ def simulate(
 
     Example: skysieve fstat simulate sfts --days 10 --signal 100.05,5e-25,0.5,1.0,-1e-10
     """
-    with report_errors():
+    with report_errors(names={"detector": "--detectors"}):
         messages = Messages(quiet)
         from skysieve.fstat.demod.simulate import simulate_sfts
         from skysieve.fstat.sfts.files import LAST_START, file_name, write_sfts
 
         check_output(folder, folder=True)
-        if not 0 <= start <= LAST_START - round(days * 86400):
+        span = seconds_of(days)
+        _check_numbers(((freq, freq_band, None),), {"--noise": noise})
+        if noise < 0:
+            raise ValueError(f"--noise {noise:g}: expected at least 0")
+        if (freq + freq_band) * tsft >= 2**31:
+            raise ValueError(f"--freq {freq:g}: expected frequencies below {2**31 / tsft:.9g} Hz")
+        if not 0 <= start <= LAST_START - span:
             raise ValueError(f"--start {start}: expected 0 to {LAST_START} less the length of the data")
         made = simulate_sfts(
-            (freq, freq + freq_band), start, round(days * 86400), detectors=detectors.split(","), tsft=tsft,
+            (freq, freq + freq_band), start, span, detectors=detectors.split(","), tsft=tsft,
             noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
             ephemeris=_source(ephemeris),
         )  # fmt: skip

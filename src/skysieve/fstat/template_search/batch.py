@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, as_array, is_device_array, to_host
+from skysieve.core.errors import one_line
 from skysieve.fstat.contract import Bank, prepared
 from skysieve.fstat.inputs.atoms import FIELDS, Atoms, above_schwarz, positive_seconds, times_of
 from skysieve.fstat.inputs.bins import refuse_long
@@ -309,8 +310,8 @@ def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_
             found = read(item)
         except (ValueError, OSError) as error:
             yield from batch()
-            text = str(error)
-            yield error if str(item) in text else ValueError(f"{item}: {text}")
+            text = one_line(error)
+            yield ValueError(text if str(item) in text else f"{item}: {text}")
             continue
         if waiting and (len(waiting) == GATHERED or not same_times(waiting[0], found)):
             yield from batch()
