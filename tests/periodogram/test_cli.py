@@ -381,6 +381,9 @@ def test_standard_input_and_output(batch: Path, tmp_path: Path) -> None:
     assert "found no column" in parquet.stderr  # of times: the table of periods has none
     for options, message in (
         (("--format", "json"), "--format needs -o"),
+        (("--plot-all",), "--plot-all needs --plot"),
+        (("--nf", "100", "--samples-per-peak", "5"), "--samples-per-peak cannot be combined with --nf"),
+        (("--fmax", "1e9", "--samples-per-peak", "1e5"), "or --samples-per-peak"),
         (("-o", "-", "--format", "xls"), "--format xls: expected one of csv, parquet, fits, ecsv, json"),
         (("-o", "-", "--resume"), "--resume needs -o"),
     ):
@@ -436,7 +439,7 @@ def test_how_much_is_printed(batch: Path) -> None:
     assert (both.exit_code, both.stderr) == (2, "skysieve: --quiet and --verbose: expected at most one of them\n")
     wrong = run("period", batch, *GRID, "--memory", "much")
     assert wrong.exit_code == 2
-    assert "memory='much'" in wrong.stderr
+    assert "--memory 'much'" in wrong.stderr
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(59.96, "60.0 s"), (3600, "1 h 0 min"), (119.7, "2 min 0 s")])

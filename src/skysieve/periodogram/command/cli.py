@@ -27,6 +27,7 @@ from skysieve.core.command import (
     VerboseOption,
     choice,
     flat_options,
+    needs,
     nobody_reads,
     option,
     sigterm_interrupts,
@@ -357,6 +358,11 @@ def period(
             from .run import messages_for
 
             run = PeriodRun(messages_for(quiet, verbose, progress), len(files))
+            try:
+                needs("-o", output, "--format")
+                needs("--plot", plot, "--plot-all")
+            except ValueError as e:
+                raise UserError(str(e)) from None
             from .search_options import read_options
 
             chosen = read_options(flat_options(given))
@@ -373,7 +379,7 @@ def period(
             if run is None:
                 typer.echo(f"skysieve: {with_option(str(e))}", err=True)
             else:
-                run.complain(with_option(str(e)))
+                run.complain(str(e))
                 if run.found:
                     run.complain(run.keep_finished("stopped"))
             code = USER_ERROR

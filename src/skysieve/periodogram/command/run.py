@@ -24,6 +24,7 @@ from skysieve.core.command import (
     counted,
     table_format,
     terminal,
+    with_option,
     write_stdout,
 )
 
@@ -126,7 +127,7 @@ class PeriodRun:
     def complain(self, text: str) -> None:
         """Print an error."""
         log = self.messages.log
-        log.print(f"skysieve: {text}", style="bold red" if log.is_terminal else None, markup=False)
+        log.print(f"skysieve: {with_option(text)}", style="bold red" if log.is_terminal else None, markup=False)
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""
@@ -144,8 +145,6 @@ class PeriodRun:
         self.plot_limit = sys.maxsize if outputs.plot_all else MAX_PLOTS
         if files.count(STDIO) > 1:
             raise UserError("- is given twice: standard input can be read only once")
-        if outputs.format is not None and self.output is None:
-            raise UserError("--format needs -o, the file to write in this format")
         try:
             check_outputs({"--output": self.output, "--plot": self.plot}, files)
             replaces = outputs.overwrite or continues(self.output, outputs.resume)

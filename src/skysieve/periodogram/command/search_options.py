@@ -53,6 +53,8 @@ def read_options(options: Mapping[str, Any]) -> SearchOptions:
         o["min_period"], o["max_period"], o["fmin"], o["fmax"], o["nf"], Request({"nterms": nterms}, unit, asteroid)
     )
     samples = o["samples_per_peak"]
+    if samples is not None and o["nf"] is not None:
+        raise UserError("--samples-per-peak cannot be combined with --nf: both set the number of frequencies")
     if samples is None:
         samples = OPEN_SAMPLES if AUTO in arguments.values() else 5
     arguments |= {
@@ -129,6 +131,8 @@ def _phase_model(r: str | None, delta: str | None, phase: str | None, model: str
         return None
     if model is None:
         return "hg1g2" if phase is not None else "none"
+    if phase is not None and not PHASE_FUNCTIONS[model].needs_phase:
+        raise UserError(f"--phase needs a --phase-model other than {model}")
     if PHASE_FUNCTIONS[model].needs_phase and phase is None:
         raise UserError(f"--phase-model {model} needs the column of phase angles: --phase")
     return model
