@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -109,10 +110,16 @@ def test_a_picture(tmp_path, sky):
         ([], "expected one of --fwhm"),
         (["--fwhm", "1deg", "--tophat", "1deg"], "found --fwhm, --tophat"),
         (["--fwhm", "10"], "expected an angle with its unit"),
-        (["--fwhm", "-1deg"], "fwhm="),
+        (["--fwhm", "-1deg"], "--fwhm '-1deg'"),
+        (["--tophat", "0deg"], "--tophat '0deg': expected an angle"),
+        (["--mexican-hat", "0deg"], "--mexican-hat '0deg': expected an angle"),
+        (["--needlet", "-1"], "--needlet '-1': expected a whole number"),
+        (["--fwhm", "1deg", "--fields", "I", "--nside-out", "0", "--pixwin"], "--nside-out 0: expected"),
+        (["--fwhm", "1deg", "--iter", "1", "--eps", "1e-6"], "--eps needs a sum over pixels, not harmonics"),
         (["--fwhm", "1deg", "--fields", "V"], "no column 'V'"),
         (["--fwhm", "1deg", "--fields", "7"], "no column 7"),
         (["--bl", "nothing.txt"], "nothing.txt"),
+        (["--bl", sys.executable], f"--bl {sys.executable}: expected a text file"),
         (["--fwhm", "10deg", "--fields", "0,0"], "named twice"),
         (["--fwhm", "10deg", "--fields", "Q,U"], "Q_STOKES and U_STOKES can be smoothed together with I alone"),
         (["--fwhm", "10deg", "--fields", "U"], "expected I, Q and U"),
@@ -206,7 +213,7 @@ def test_another_extension_and_a_device(tmp_path, sky):
     args = ("--fields", "I", "--fwhm", "10deg", "--device", "cpu")
     assert "extension 1 is not a table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
     assert run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "2").exit_code == 0
-    assert "device='tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
+    assert "--device 'tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
 
 
 def test_columns_of_a_window(tmp_path):

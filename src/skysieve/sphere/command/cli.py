@@ -31,6 +31,7 @@ from skysieve.core.command import (
     check_picture,
     choice,
     flat_options,
+    needs,
     option,
     read_stdin,
     report_errors,
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 PIXEL_EPS = 1e-9
 """Accuracy with which a kernel's window is cut before it is multiplied by a pixel window."""
+NAMES = {"radius": "--tophat", "scale": "--mexican-hat", "j": "--needlet", "nside": "--nside-out"}
+"""Options of arguments that have another name."""
 KERNEL, MAPS = "Kernel (one of them)", "Maps"
 
 
@@ -248,10 +251,13 @@ def smooth(
     given = {name: value for name, value in locals().items() if name != "kernels"} | kernels
     code = 0
     divided = cluster is not None or (output is not None and (len(files) > 1 or output.is_dir()))
-    with report_errors("interrupted; nothing was written" if not divided else "interrupted; --resume continues"):
+    interrupted = "interrupted; nothing was written" if not divided else "interrupted; --resume continues"
+    with report_errors(interrupted, NAMES):
         messages = Messages(quiet, verbose, progress)
         if output is None and len(files) != 2 and not divided and not (dry_run and len(files) == 1):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
+        harmonics = (iterations, lmax) != (None, None) or "harmonic" in method or quadrature == "healpy"
+        needs("a sum over pixels, not harmonics", not harmonics, "--eps")
         o = flat_options(given)
         read_kernel(kernels_of(o))
         if divided:
@@ -368,7 +374,10 @@ def read_kernel(given: dict[str, str | None]) -> Kernel:
         raise ValueError(f"expected one of {', '.join(names[:-1])} and {names[-1]}, found {found}")
     text = given[named[0]]
     assert text is not None
-    return KERNELS[named[0]].read(text)
+    try:
+        return KERNELS[named[0]].read(text)
+    except UnicodeDecodeError:
+        raise ValueError(f"--{named[0]} {text}: expected a text file") from None
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
