@@ -26,6 +26,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     counted,
+    needs,
     option,
     report_errors,
     table_format,
@@ -234,8 +235,9 @@ def alerts(
             raise ValueError("expected one of --avro and --kafka")
         if (kafka is None) != (topic is None):
             raise ValueError("expected both of --kafka and --topic")
-        if kafka is None and to_topic is not None:
-            raise ValueError("--to-topic needs --kafka")
+        needs("--kafka", kafka, "--to-topic", "--group", "--from-end", "--stop-at-end", "--kafka-option")
+        needs("--avro", paths, "--watch")
+        needs("-o", output, "--format", "--table-every")
         if not (every > 0 and table_every > 0):
             raise ValueError(f"--every {every:g}, --table-every {table_every:g}: expected positive numbers of seconds")
         address = None if metrics is None else parse_address(metrics, "--metrics")
