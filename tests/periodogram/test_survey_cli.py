@@ -163,6 +163,7 @@ def test_moving_objects(asteroids: Path, tmp_path: Path) -> None:
     for options, message in (
         (("--r", "heliocentricDist"), "--r and --delta: both distances"),
         (("--phase", "phaseAngle"), "need the distances"),
+        ((*GEOMETRY, "--phase-model", "none"), "--phase needs a --phase-model other than none"),
         ((*GEOMETRY[:4], "--phase-model", "linear"), "needs the column of phase angles"),
         ((*GEOMETRY[:4], "--phase", "nothing"), "no column 'nothing' for --phase"),
     ):
