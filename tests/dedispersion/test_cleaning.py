@@ -8,9 +8,12 @@ from tests.marks import slow
 
 from skysieve.core.cpu import jit
 from skysieve.dedispersion import Filterbank, Noise, fake, inject_pulses, read_rfifind, search, write_rfifind
-from skysieve.dedispersion.clean import cpu_impulses, cpu_receiver
+from skysieve.dedispersion.clean.blocks import cpu_cleaner, cpu_impulses
+from skysieve.dedispersion.clean.blocks.cleaner import Cleaner
+from skysieve.dedispersion.clean.blocks.reader import CleanReader
+from skysieve.dedispersion.clean.blocks.scratch import SpareScratch, scratch_array
+from skysieve.dedispersion.clean.blocks.steps import cleaning_steps
 from skysieve.dedispersion.clean.masks import Cleaned
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, SpareScratch, cleaning_steps, scratch_array
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.interference import interference
 from skysieve.dedispersion.injections.pulses import Pulse
@@ -39,13 +42,13 @@ def test_noise_and_pulses_are_not_changed():
     fb, _ = data(snr=50)
     out, cleaner = cleaned(fb)
     assert (out == fb.read().T).all()
-    assert not any(cleaner.removed().parts.values())
+    assert not any(cleaner.records.removed().parts.values())
 
 
 def test_bad_channels_are_found():
     fb, spoiled = data("bad")
     out, cleaner = cleaned(fb)
-    removed = cleaner.removed()
+    removed = cleaner.records.removed()
     truth = spoiled.all(axis=0)
     assert (removed.cells[truth].mean(axis=1) > 0.5).mean() > 0.9
     assert removed.cells[~truth].mean() < 0.01
@@ -59,7 +62,7 @@ def test_impulses_go_and_dispersed_pulses_stay():
     rows[4000:4004] = np.clip(level + 30, 0, 255).astype(np.uint8)
     fb = Filterbank.from_array(rows.T, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     out, cleaner = cleaned(fb)
-    windows = cleaner.removed().windows
+    windows = cleaner.records.removed().windows
     assert len(windows) == 1
     assert windows[0, 0] <= 4000
     assert windows[0, 1] >= 4004
@@ -116,7 +119,7 @@ def test_impulses_of_a_fast_radar_are_no_hum(every):
         rows[at : at + 3] += 40
     radar = Filterbank.from_array(rows.clip(0, 255).astype(np.uint8).T, fch1=1500.0, foff=-4.0, tsamp=1e-3)
     _, cleaner = cleaned(radar)
-    removed = cleaner.removed()
+    removed = cleaner.records.removed()
     assert removed.hum == 0
     assert len(removed.windows) >= 0.9 * len(rows) / every
 
@@ -155,7 +158,7 @@ def test_steps_of_the_gain_are_undone(dtype):
     if dtype != np.uint8:
         rows = without_mean(rows, dtype)
     out, cleaner = cleaned(Filterbank.from_array(rows.T, fch1=1500, foff=-4, tsamp=1e-3))
-    assert [at for at, _ in cleaner.jumps] == [pytest.approx(3000, abs=3), pytest.approx(6000, abs=3)]
+    assert [at for at, _ in cleaner.records.jumps] == [pytest.approx(3000, abs=3), pytest.approx(6000, abs=3)]
     before, after = out[2000:3000], out[3100:5900]
     assert abs(after.mean() - before.mean()) < 0.02 * 96 / 2 * unit
     assert abs(out[6100:].mean() - before.mean()) < 0.02 * 96 / 2 * unit
@@ -179,7 +182,7 @@ def test_steps_among_impulses_are_undone(impulses):
             x[at : at + 3] += 32
         fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
         _, cleaner = cleaned(fb, "gain")
-        undone += any(abs(at - 4500) < 40 for at, _ in cleaner.jumps)
+        undone += any(abs(at - 4500) < 40 for at, _ in cleaner.records.jumps)
     assert undone >= 10
 
 
@@ -194,7 +197,7 @@ def test_changes_of_the_level_alone_are_no_steps_of_the_gain(bits, dtype):
     if dtype != np.uint8:
         rows = without_mean(rows, dtype)
     out, cleaner = cleaned(Filterbank.from_array(rows.T, fch1=1500, foff=-4, tsamp=1e-3), "gain")
-    assert cleaner.jumps == []
+    assert cleaner.records.jumps == []
     assert np.array_equal(out, rows)
 
 
@@ -205,7 +208,7 @@ def test_bumps_of_a_recording_in_float32_are_no_steps_of_the_gain(test_data, mea
         rows = fb.read().T.astype(np.float32)
         given = Filterbank.from_array((rows if mean else without_mean(rows, np.float32)).T, freqs=fb.observation.freqs,
                                       tsamp=fb.observation.tsamp)  # fmt: skip
-    assert cleaned(given, "gain")[1].jumps == []
+    assert cleaned(given, "gain")[1].records.jumps == []
 
 
 @pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
@@ -226,7 +229,7 @@ def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
         x *= gain
         fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
         out, cleaner = cleaned(fb, "gain")
-        assert [at for at, _ in cleaner.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
+        assert [at for at, _ in cleaner.records.jumps] == [pytest.approx(at, abs=3) for at in (3000, second) if at]
         rest = (out - wanted)[:, :32].mean(axis=1)
         far, near = rest[2850:2990].mean(), rest[3010:3140].mean()
         left.append((near - far, 0.0 if second is None else rest[3160:3290].mean() - near))
@@ -254,7 +257,7 @@ def test_bright_pulses_are_no_steps_of_the_gain(shift):
     times = [t + shift for t in (2.0, 4.5, 7.2, 9.4)]
     fb = fake(duration=12, times=times, dm=200, width=20e-3, snr=60, seed=5, **BAND)
     out, cleaner = cleaned(fb, "gain")
-    assert cleaner.jumps == []
+    assert cleaner.records.jumps == []
     assert (out == fb.read().T).all()
 
 
@@ -342,11 +345,11 @@ def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, k
     monkeypatch.setattr(Cleaner, "few", True)
     monkeypatch.setattr(Cleaner, "waits", True)
     ours, other = cleaned(fb)
-    assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.find_step, cpu_receiver.moments} <= set(run)
+    assert {cpu_impulses.detect, cpu_impulses.remove, cpu_impulses.find_step, cpu_cleaner.moments} <= set(run)
     assert ours.tobytes() == compiled.tobytes()
-    assert len(one.removed().windows) > 0
-    assert (one.removed().windows == other.removed().windows).all()
-    assert one.removed().parts == other.removed().parts
+    assert len(one.records.removed().windows) > 0
+    assert (one.records.removed().windows == other.records.removed().windows).all()
+    assert one.records.removed().parts == other.records.removed().parts
 
 
 def test_reading_in_pieces_changes_no_bit():
@@ -363,12 +366,12 @@ def test_samples_that_are_read_again_are_as_they_were_cleaned(kinds):
     fb, _ = data(kinds)
     out, cleaner = cleaned(fb)
     rows = fb.read().T
-    again, gone = cleaner.regained(0, rows), cleaner.replaced(0, fb.nsamp)
+    again, gone = cleaner.regained(0, rows), cleaner.records.replaced(0, fb.nsamp)
     assert (again == out)[~gone].all()
-    assert cleaner.jumps
+    assert cleaner.records.jumps
     assert 0 <= gone.mean() < 0.5
     assert (cleaner.regained(777, rows[777:2100]) == again[777:2100]).all()
-    assert (cleaner.replaced(777, 2100) == gone[777:2100]).all()
+    assert (cleaner.records.replaced(777, 2100) == gone[777:2100]).all()
 
 
 @pytest.mark.parametrize(("kinds", "rows"), [((), 5), ("bad", 2), ("all", 0)])
@@ -377,7 +380,7 @@ def test_channels_that_are_replaced_throughout_are_one_row(kinds, rows):
     _, cleaner = cleaned(fb)
     known = 0
     for start, stop in ((0, 300), (100, 1200), (600, 2600), (4000, 8000), (7000, 8500)):
-        row, gone = cleaner.replaced_channels(start, stop), cleaner.replaced(start, stop)
+        row, gone = cleaner.records.replaced_channels(start, stop), cleaner.records.replaced(start, stop)
         assert row is None or (gone == row).all()
         known += row is not None
     assert known == rows
@@ -443,10 +446,10 @@ def test_steps_of_a_part_of_the_band_are_undone_on_a_drift():
         x[first:last, 64:128] *= 1.05
     fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-1, tsamp=1e-3)
     _, cleaner = cleaned(fb, "gain")
-    found = np.array([at for at, _ in cleaner.jumps], np.float64)
+    found = np.array([at for at, _ in cleaner.records.jumps], np.float64)
     assert sum(np.abs(found - at).min(initial=np.inf) < 20 for at in wanted) >= 8
     assert len(found) <= 13
-    assert all(count <= 96 for _, count in cleaner.jumps)
+    assert all(count <= 96 for _, count in cleaner.records.jumps)
 
 
 def test_radar_in_data_of_few_channels_is_removed_without_the_rest_of_the_band():
@@ -457,12 +460,12 @@ def test_radar_in_data_of_few_channels_is_removed_without_the_rest_of_the_band()
         x[at : at + 4, 12:20] += 64
     fb = Filterbank.from_array(np.rint(x).clip(0, 255).astype(np.uint8).T, fch1=1500, foff=-4, tsamp=1e-3)
     _, cleaner = cleaned(fb, "impulses")
-    windows = cleaner.removed().windows
+    windows = cleaner.records.removed().windows
     assert len(windows) >= 60
     assert np.median(windows[:, 3] - windows[:, 2]) <= 24
-    assert cleaner.pulses(0, 8192)[12:20].min() >= 60
-    assert cleaner.pulses(0, 8192)[32:].max() <= 3
-    assert cleaner.impulses(0, 8192) == 0
+    assert cleaner.records.pulses(0, 8192)[12:20].min() >= 60
+    assert cleaner.records.pulses(0, 8192)[32:].max() <= 3
+    assert cleaner.records.impulses(0, 8192) == 0
 
 
 def test_spare_scratch_is_never_short():

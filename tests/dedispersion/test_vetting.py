@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
-from skysieve.dedispersion.clean.receiver import Cleaner
+from skysieve.dedispersion.clean.blocks.records import Records
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
 from skysieve.dedispersion.single_pulse.cpu_look import even, highest_sums, redness, strong_few
@@ -112,8 +112,8 @@ def test_samples_that_are_gone_veto_nothing():
     obs = noise(1.0).observation
     columns = {"snr": np.array([9.0]), "dm": np.array([0.0]), "time": np.array([0.5]), "width": np.array([5e-3])}
     vetting = Vetting(obs, obs.top, 4148.8, 300.0, 2000)
-    cleaner = Cleaner(obs, np.dtype(np.uint8), 255, (), (), 4148.8)
-    reasons, shifts = vetting.examine(columns, lambda *_: None, cleaner, (0, 1000), beside=True)
+    records = Records((), obs.nchan, 512, 16)
+    reasons, shifts = vetting.examine(columns, lambda *_: None, records, (0, 1000), beside=True)
     assert reasons.tolist() == [""]
     assert shifts.tolist() == [[0, 0]]
 

@@ -1,14 +1,16 @@
-"""The cleaning of samples on the host shim and on a GPU: bit for bit the results of `clean.receiver.Cleaner`."""
+"""The cleaning of samples on the host shim and on a GPU: bit for bit the results of `clean.blocks.cleaner.Cleaner`."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from skysieve.dedispersion.clean.blocks.cleaner import Cleaner
+from skysieve.dedispersion.clean.blocks.reader import CleanReader
+from skysieve.dedispersion.clean.blocks.steps import cleaning_steps
 from skysieve.dedispersion.clean.cuda import launch
 from skysieve.dedispersion.clean.cuda.launch import DeviceCleaner, PlaneRows, TimeRows
 from skysieve.dedispersion.clean.masks import Cleaned
-from skysieve.dedispersion.clean.receiver import Cleaner, CleanReader, cleaning_steps
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cuda import engine as cuda
@@ -67,14 +69,14 @@ def compare(
         ours.clean_rows(rows, 0, stop, 2**60)
     ours.clean_rows(rows, 0, fb.nsamp, fb.nsamp)
     found = rows.get(0, fb.nsamp)
-    a, b = ours.removed(), theirs.removed()
-    assert ours.jumps == theirs.jumps
+    a, b = ours.records.removed(), theirs.records.removed()
+    assert ours.records.jumps == theirs.records.jumps
     assert np.array_equal(a.windows, b.windows)
     assert np.array_equal(a.cells, b.cells)
     assert a.parts == b.parts
     assert a.hum == b.hum
     assert np.array_equal(found, expected)
-    assert np.array_equal(ours.replaced(0, fb.nsamp), theirs.replaced(0, fb.nsamp))
+    assert np.array_equal(ours.records.replaced(0, fb.nsamp), theirs.records.replaced(0, fb.nsamp))
     assert np.array_equal(ours.regained(0, x), theirs.regained(0, x))
     ours.close()
     return a, expected
@@ -229,7 +231,7 @@ def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):
                     sums.append(out)
             assert np.array_equal(sums[0], sums[2])
             assert np.array_equal(sums[1], sums[3])
-    assert sum(made[-1].removed().parts.values()) > 0
+    assert sum(made[-1].records.removed().parts.values()) > 0
     ours.close()
     theirs.close()
 

@@ -28,7 +28,7 @@ from skysieve.dedispersion.dm_plan.plan import DMPlan
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.clean.receiver import Cleaner
+    from skysieve.dedispersion.clean.blocks.cleaner import Cleaner
 
 logger = logging.getLogger("skysieve")
 R = TypeVar("R")

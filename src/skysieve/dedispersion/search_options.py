@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from skysieve.core.command import option
 
-from .clean.receiver import CLEAN_HELP, VETO_HELP
+from .clean.blocks.steps import CLEAN_HELP, VETO_HELP
 from .contract import DIP_HELP, EXCESS_HELP, NOISE, THRESHOLD
 
 if TYPE_CHECKING:

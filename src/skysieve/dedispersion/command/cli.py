@@ -333,7 +333,8 @@ def search(
     if cluster is not None:
         divide(cluster, given)
     from skysieve.core.device import begin
-    from skysieve.dedispersion.clean.receiver import LEAST_CHANNELS, can_clean, parse_steps
+    from skysieve.dedispersion.clean.blocks.cleaner import LEAST_CHANNELS, can_clean
+    from skysieve.dedispersion.clean.blocks.steps import parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
@@ -732,7 +733,7 @@ def completeness(
     - skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
     from skysieve.core.parts import PartsFolder, continues, files_of
-    from skysieve.dedispersion.clean.receiver import parse_steps
+    from skysieve.dedispersion.clean.blocks.steps import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.grid import usual_dms
     from skysieve.dedispersion.injections.result import TRIALS, Completeness

@@ -15,7 +15,7 @@ from skysieve.core.arrays import Words
 from skysieve.core.command import STDIO, Messages, table_format
 from skysieve.core.files import written
 from skysieve.core.parts import files_of
-from skysieve.dedispersion.clean.receiver import parse_steps
+from skysieve.dedispersion.clean.blocks.steps import parse_steps
 from skysieve.dedispersion.single_pulse.candidates import Candidates
 from skysieve.dedispersion.single_pulse.search import search
 

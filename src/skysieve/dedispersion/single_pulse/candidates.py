@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from skysieve.core.result import Result
-from skysieve.dedispersion.clean.receiver import Removed
+from skysieve.dedispersion.clean.blocks.records import Removed
 from skysieve.dedispersion.contract import distinct
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import Observation

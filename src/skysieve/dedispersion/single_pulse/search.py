@@ -23,18 +23,13 @@ from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
+from skysieve.dedispersion.clean.blocks.cleaner import FEW, Cleaner, can_clean
+from skysieve.dedispersion.clean.blocks.reader import CleanReader
+from skysieve.dedispersion.clean.blocks.scratch import SpareScratch
+from skysieve.dedispersion.clean.blocks.steps import Clean, cleaning_steps
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES, Suspicious, Watch
 from skysieve.dedispersion.clean.masks import Cleaned, Mask, NotFinite, check_mask
 from skysieve.dedispersion.clean.missing import FilledReader, Losses, kept_events
-from skysieve.dedispersion.clean.receiver import (
-    FEW,
-    Clean,
-    Cleaner,
-    CleanReader,
-    SpareScratch,
-    can_clean,
-    cleaning_steps,
-)
 from skysieve.dedispersion.clean.repair import dropped_in, full, repaired, split_mask
 from skysieve.dedispersion.contract import (
     BLOCK_SECONDS,
@@ -459,14 +454,14 @@ class SearchPlan(EnginePlan):
             vetting = Vetting(obs, obs.top, job.dm_constant, highest, length, job.threshold, sum_many)
             limits = lost.start, fb.nsamp
             events, head, vetoed, shifts = vetting.vetted(
-                events, head, dms_all, response, again, cleaner, limits, threads
+                events, head, dms_all, response, again, cleaner.records, limits, threads
             )
         events = events_at(events, ref, obs, job.dm_constant)
         columns, group = columns_of(events, head, dms_all, obs, ref, job.dm_constant, shifts)
         until = _until(job, looked) - delay_seconds(obs.top, dms_all, ref, job.dm_constant)
         adds = sum(float(fb.nchan) * float(d.valid.clip(0).sum()) for d in looked)
         live = (1.0 if mask is None else mask.weight_of(fb.nsamp)) * (1 - float(np.diff(fb.gaps).sum()) / fb.nsamp)
-        removed = cleaner.removed() if cleaner.steps else None
+        removed = cleaner.records.removed() if cleaner.steps else None
         live *= 1.0 if removed is None else 1 - sum(removed.parts.values())
         size = ((dropped[:, 1] - dropped[:, 0]) * (dropped[:, 3] - dropped[:, 2])).sum()
         live *= 1 - float(size) / fb.nsamp / fb.nchan
@@ -803,10 +798,10 @@ class _Again:
     def _gone(self, start: int, stop: int, whole: bool) -> NDArray[np.bool_]:
         """Samples that were lost or replaced; one row, for a ``whole`` cut-out, if they are the same at all times."""
         lost = self.lost.within(start, stop)
-        all_of = self.cleaner.replaced_channels(start, stop) if whole and not len(lost) else None
+        all_of = self.cleaner.records.replaced_channels(start, stop) if whole and not len(lost) else None
         if all_of is not None:
             return all_of[None]
-        gone = self.cleaner.replaced(start, stop)
+        gone = self.cleaner.records.replaced(start, stop)
         gone_in(lost, start, gone)
         return gone
 
@@ -820,11 +815,11 @@ class _Again:
 
 def _compile_beside_gpu(clean: Sequence[str]) -> None:
     """Start to compile the functions that the host runs in a search on a GPU."""
-    from skysieve.dedispersion.clean import receiver
+    from skysieve.dedispersion.clean.blocks import compile_ahead
 
     compile_beside(None)
     if "impulses" in clean:
-        receiver.compile_beside()
+        compile_ahead.compile_beside()
 
 
 def _more_kernels(dtype: np.dtype[Any], clean: Sequence[str], veto: bool) -> list[tuple[str, str, str]]:

@@ -26,7 +26,7 @@ from .refine import FARTHEST, STEPS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from skysieve.dedispersion.clean.receiver import Cleaner
+    from skysieve.dedispersion.clean.blocks.records import Records
     from skysieve.dedispersion.data.observation import Observation
 
     from .grouping import Response
@@ -272,7 +272,7 @@ class Vetting:
         return 2 * self.side(width) + 4 * width + math.ceil(late / self.obs.tsamp)
 
     def examine(
-        self, columns: dict[str, NDArray[Any]], samples: Samples, cleaner: Cleaner, limits: tuple[int, int],
+        self, columns: dict[str, NDArray[Any]], samples: Samples, records: Records, limits: tuple[int, int],
         threads: int = 1, beside: bool = False,
     ) -> tuple[NDArray[np.str_], NDArray[np.float64]]:  # fmt: skip
         """Why each candidate is vetoed, and by how much its DM and time change.
@@ -285,8 +285,8 @@ class Vetting:
         columns : dict of numpy.ndarray
             Columns of the candidates.
         samples : Samples
-        cleaner : Cleaner
-            The cleaner that removed impulses and steps of the gain.
+        records : Records
+            Records of the impulses and steps of the gain that the cleaning has removed.
         limits : (int, int)
             The first sample of the data, and the last + 1.
         threads : int
@@ -321,8 +321,8 @@ class Vetting:
             before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
             after = min(limits[1], at + size + self.block)
             needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
-            look, series = self._seen(cut, sums, cleaner.pulses(before, after) >= needed)
-            among = beside or cleaner.impulses(before, after) >= needed
+            look, series = self._seen(cut, sums, records.pulses(before, after) >= needed)
+            among = beside or records.impulses(before, after) >= needed
             why = self._reason(look, float(snrs[i]), dm, size, among)
             if not why:
                 shifts[i] = self._shift(cut, series)
@@ -360,7 +360,7 @@ class Vetting:
 
     def vetted(
         self, events: Events, head: NDArray[np.int64], dms: NDArray[np.float64], response: Response, samples: Samples,
-        cleaner: Cleaner, limits: tuple[int, int], threads: int = 1,
+        records: Records, limits: tuple[int, int], threads: int = 1,
     ) -> tuple[Events, NDArray[np.int64], dict[str, int], NDArray[np.float64]]:  # fmt: skip
         """The events of candidates that are not vetoed, the event at which each peaks, and the numbers of those vetoed.
 
@@ -376,7 +376,7 @@ class Vetting:
             As for `columns_of`.
         response : Response
             The response by which events are grouped.
-        samples, cleaner, limits, threads
+        samples, records, limits, threads
             As for `examine`.
         """
         peak, keep, shifts = head.copy(), np.zeros(len(events), bool), np.zeros((len(events), 2))
@@ -384,7 +384,7 @@ class Vetting:
         for turn in range(CHANCES):
             part, own = events.select(some), np.searchsorted(some, peak[some])
             columns, number = columns_of(part, own, dms, self.obs, self.ref_freq, self.dm_constant)
-            reasons, by = self.examine(columns, samples, cleaner, limits, threads, beside=turn > 0)
+            reasons, by = self.examine(columns, samples, records, limits, threads, beside=turn > 0)
             vetoed = vetoed if turn else counted(reasons)
             good = (reasons == "")[number]
             keep[some[good]], shifts[some] = True, by[number]

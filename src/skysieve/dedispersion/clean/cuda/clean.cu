@@ -1,4 +1,4 @@
-// Cleaning of blocks of samples: the rules of clean/cpu_receiver.py, operation for operation, with the same bits.
+// Cleaning of blocks of samples: the rules of clean/blocks/cpu_cleaner.py, operation for operation, with the same bits.
 // Blocks that may have a step of the gain or an impulse are flagged, and the host examines their series.
 //
 // moments: mean and variance by piece, and their medians over the pieces of a block, by channel.
@@ -758,9 +758,9 @@ __device__ double middle(const double* v, int n) {
   return 0.5 * (low + high);
 }
 
-// Subtract from the means of groups, by piece, the part common to most groups, as `_against_rest` in clean/receiver.py
-// does.  The mean of the joined line over a piece is 3/4 of the median in that piece and 1/8 of
-// the median in each neighbouring piece.
+// Subtract from the means of groups, by piece, the part common to most groups, as `less_common` in clean/blocks/gain.py
+// does.  The mean of the joined line over a piece is 3/4 of the median in that piece and 1/8 of the median in each
+// neighbouring piece.
 __device__ void against_rest(double* sums, const double* used, int groups, int pieces, double* common) {
   const int lane = threadIdx.x & 31;
   int n = 0, mine = 0;
@@ -780,8 +780,8 @@ __device__ void against_rest(double* sums, const double* used, int groups, int p
 }
 
 // Whether the level of a band changes from the pieces before to those after, at once: the first conditions of
-// `find_step` in clean/cpu_impulses.py, a little below its limits, since the host decides.  The narrow bands are also
-// compared with the rest of the band.
+// `find_step` in clean/blocks/cpu_impulses.py, a little below its limits, since the host decides.  The narrow bands are
+// also compared with the rest of the band.
 extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
   extern __shared__ double sums[];  // by group and piece; then by band and piece
   const int part = blockIdx.x + 1, G = j.groups, C = j.channels;

@@ -1,4 +1,4 @@
-"""The cleaning of `clean.receiver` on samples that are in the memory of a GPU, with the same bits.
+"""The cleaning of `clean.blocks.cleaner` on samples that are in the memory of a GPU, with the same bits.
 
 Statistics, bad channels, cells, series of groups and replacement run on the GPU (``clean.cu``), for many blocks at a
 time.  The GPU flags blocks in which there may be a step of the gain or an impulse.  The host examines their series,
@@ -20,7 +20,10 @@ from skysieve.core.gpu.runtime import Runtime, on_device
 from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, fill, ints, struct
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.clean.receiver import AHEAD, PIECES, STEP_BANDS, Cleaner, SpareScratch, scratch_array
+from skysieve.dedispersion.clean.blocks.cleaner import Cleaner
+from skysieve.dedispersion.clean.blocks.gain import STEP_BANDS
+from skysieve.dedispersion.clean.blocks.scratch import SpareScratch, scratch_array
+from skysieve.dedispersion.clean.blocks.steps import AHEAD, PIECES
 from skysieve.dedispersion.cuda.rows import OFFSETS, Planes
 from skysieve.dedispersion.cuda.tensor_plan import FRONT
 from skysieve.dedispersion.cuda.worker import memory_errors
@@ -233,7 +236,7 @@ class DeviceCleaner(Cleaner):
         addresses = {name: address(held) for name, held in self._arrays.items()}
         job = fill(
             JOB, x=rows.data, stride=rows.stride, plane=rows.plane, planes=max(1, rows.planes), offset=rows.offset,
-            count=N, changed=int(self._changed()), **addresses, **self._constants,
+            count=N, changed=int(self._gain.changed), **addresses, **self._constants,
         )  # fmt: skip
 
         def launch(kernel: str, grid: tuple[int, ...], threads: int, *more: Any, shared: int = 0) -> None:
@@ -268,7 +271,7 @@ class DeviceCleaner(Cleaner):
             launch("follow", (-(-C // THREADS),), THREADS)
             memory = self._fetch_memory()
             lane.synchronize()
-        if self._changed():
+        if self._gain.changed:
             launch("regain", (warps, end), THREADS)
         if (states & FRESH).any() or cells.any():
             launch("replace", (warps, end), THREADS)
@@ -303,8 +306,9 @@ class DeviceCleaner(Cleaner):
         """Copy the state of the channels after earlier blocks to the device."""
         memory = (KNOWN * self._known + BEGUN * self._begun + WAS_BAD * self._bad).astype(np.uint8)
         given = [("held", self._held), ("held_sigma", self._sigma), ("memory", memory)]
-        if self._changed():
-            given += [("factor", self._factor), ("shift", self._offset), ("rough", self._rough.view(np.uint8))]
+        if self._gain.changed:
+            gain = self._gain
+            given += [("factor", gain.factor), ("shift", gain.offset), ("rough", gain.rough.view(np.uint8))]
         for name, value in given:
             pinned = self.lane.pinned("given " + name, self.nchan, value.dtype)
             pinned[:] = value
@@ -330,13 +334,10 @@ class DeviceCleaner(Cleaner):
         self, blocks: Sequence[Block], states: NDArray[np.uint8], cells: NDArray[np.uint32],
         windows: dict[int, NDArray[np.int64]],
     ) -> None:  # fmt: skip
-        """Count the removed samples of several blocks, as `_note` does for one."""
-        if self._first < 0:
-            self._first = blocks[0].start // self.block
+        """Record what is removed from several blocks, as `_note` does for one."""
         n = np.array([b.samples for b in blocks])[:, None]
-        self._samples += int(n.sum()) * self.nchan
         bad = states & BAD > 0
-        removed = {"channels": n[:, 0] @ np.count_nonzero(bad, axis=1), "cells": 0, "impulses": 0}
+        removed = {"channels": int(n[:, 0] @ np.count_nonzero(bad, axis=1)), "cells": 0, "impulses": 0}
         lost = bad
         some_cells: NDArray[np.bool_] = np.asarray(cells.any(axis=1))
         if some_cells.any() or windows:
@@ -349,21 +350,18 @@ class DeviceCleaner(Cleaner):
             for k, found in windows.items():
                 for first, end, low, high in found.tolist():
                     cut[k, low:high] += end - first
-                self._windows.append(found + np.array([blocks[k].start, blocks[k].start, 0, 0]))
             cut[bad] = 0
-            removed |= {"cells": gone.sum(), "impulses": cut.sum()}
+            removed |= {"cells": int(gone.sum()), "impulses": int(cut.sum())}
             lost = bad | (2 * (gone + cut) >= n)
-        for name in removed.keys() & self._counts.keys():
-            self._counts[name] += int(removed[name])
-        self._cells.extend(np.packbits(lost, axis=1))
+        self.records.count(blocks[0].start, int(n.sum()), removed)
         none, pieces = np.empty((0, 4), np.int64), np.arange(PIECES)[:, None]
         for k, block in enumerate(blocks):
             each = NO_CELLS
             if some_cells[k]:
                 each = (cells[k].astype(np.int64) >> pieces[: block.samples // self.piece]) & 1 > 0
-            if self._changed():
-                self._gains.append(self._gain(0, self._factor, self._offset))
-            self._keep_record(block.start, block.samples, bad[k], each, windows.get(k, none))
+            if self._gain.changed:
+                self._changes.append(self._gain.change(0, self._gain.factor, self._gain.offset))
+            self._add(block.start, block.samples, bad[k], each, windows.get(k, none), lost[k])
 
     # ------------------------------------------------------------------ on the host
     def _examine_flagged(

@@ -38,7 +38,7 @@ from skysieve.core.command import (
     report_errors,
 )
 from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
-from skysieve.dedispersion.clean.receiver import parse_steps
+from skysieve.dedispersion.clean.blocks.steps import parse_steps
 from skysieve.dedispersion.contract import DIP, EXCESS, THRESHOLD
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.search_options import (

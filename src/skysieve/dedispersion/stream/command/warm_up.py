@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.cpu.jit import is_ready, run_beside
-from skysieve.dedispersion.clean import receiver
+from skysieve.dedispersion.clean.blocks import compile_ahead
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT, Observation
 from skysieve.dedispersion.single_pulse import grouping
@@ -57,7 +57,7 @@ def warm(options: Options, dtype: str = "uint8") -> None:
         Type of the samples, if it is known.
     """
     if not options.expected:
-        receiver.compile_beside(steps=True)
+        compile_ahead.compile_beside(steps=True)
         grouping.compile_beside(dtype)
     plan, search = options.plan, options.search
     if plan is not None and plan.nchan > 1:

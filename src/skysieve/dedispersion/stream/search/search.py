@@ -16,10 +16,12 @@ import numpy as np
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.core.plan import Plan
+from skysieve.dedispersion.clean.blocks.cleaner import FEW, Cleaner
+from skysieve.dedispersion.clean.blocks.records import Removed
+from skysieve.dedispersion.clean.blocks.steps import Clean, cleaning_steps
 from skysieve.dedispersion.clean.dropouts import NO_RECTANGLES
 from skysieve.dedispersion.clean.lookout import Lookout
 from skysieve.dedispersion.clean.missing import Filler, Losses, clipped, kept_events, live_of
-from skysieve.dedispersion.clean.receiver import FEW, Clean, Cleaner, Removed, cleaning_steps
 from skysieve.dedispersion.contract import BLOCK_SECONDS, DIP, EXCESS, REREAD, THRESHOLD, sum_dtype
 from skysieve.dedispersion.data.delays import reference_frequency
 from skysieve.dedispersion.data.filterbank import DTYPES, Filterbank
@@ -550,12 +552,12 @@ class StreamSearch(Plan):
             end = min(end, self._repaired)
             self._held.change(self.filled, end, min(most, self._repaired - end), self._cleaner.clean)
             self.filled = end
-        self._cleaner.forget(self._held.base - round(SECONDS / self.observation.tsamp))
+        self._cleaner.records.forget(self._held.base - round(SECONDS / self.observation.tsamp))
 
     @property
     def removed(self) -> Removed:
         """The data that cleaning has removed so far."""
-        return self._cleaner.removed()
+        return self._cleaner.records.removed()
 
     # ------------------------------------------------------------------ output
     def _search(self) -> list[StreamCandidates]:
@@ -635,7 +637,7 @@ class StreamSearch(Plan):
         if self._vetting is not None:
             limits = max(0, self.start), self._held.stop
             events, head, vetoed, shifts = self._vetting.vetted(
-                events, head, dms, self._response, self._again, self._cleaner, limits
+                events, head, dms, self._response, self._again, self._cleaner.records, limits
             )
             for reason, count in vetoed.items():
                 self.vetoed[reason] += count
@@ -661,7 +663,7 @@ class StreamSearch(Plan):
                 return None
             inside = slice(low - start, high - start)
             rows[inside] = self._held.copy(low, high)
-            gone[inside] = self._cleaner.replaced(low, high)
+            gone[inside] = self._cleaner.records.replaced(low, high)
             gone_in(self._losses().within(low, high), start, gone)
         gone[:, self._source.ignore] = True
         return rows, gone

@@ -1,6 +1,6 @@
 """Statistics of channels in a block of samples, series of groups of channels, and replacement of samples (numba).
 
-``cuda/clean.cu`` does the same, operation for operation, with the same bits: change both.
+``clean/cuda/clean.cu`` does the same, operation for operation, with the same bits: change both.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from functools import cache
 import numpy as np
 
 from skysieve.core.cpu.jit import in_interpreter, njit
-
-from .cpu_dropouts import ROUGH
-from .cpu_missing import SPREAD, four_numbers, random_part
+from skysieve.dedispersion.clean.cpu_dropouts import ROUGH
+from skysieve.dedispersion.clean.cpu_missing import SPREAD, four_numbers, random_part
 
 JIT = {"nogil": True, "error_model": "numpy"}
 NEIGHBOURS = 8

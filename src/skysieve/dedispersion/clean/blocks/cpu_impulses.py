@@ -13,7 +13,7 @@ import numpy as np
 
 from skysieve.core.cpu.jit import ZERO, in_interpreter, interpreted, njit
 
-from .cpu_receiver import middle
+from .cpu_cleaner import middle
 
 JIT = {"nogil": True, "error_model": "numpy"}
 ROUGHLY = 0.6

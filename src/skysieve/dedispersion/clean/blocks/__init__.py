@@ -1,0 +1,1 @@
+"""The cleaning that searches do by default, block by block."""
