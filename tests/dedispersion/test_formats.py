@@ -269,6 +269,22 @@ def psrfits(
     return path
 
 
+def test_psrfits_without_weights_and_scales(tmp_path):
+    from astropy.io import fits
+
+    raw = data("u1", (48, 1, 16))
+    whole = psrfits(tmp_path / "a.sf", raw, 8)
+    with fits.open(whole) as file:
+        for name in ("DAT_WTS", "DAT_SCL", "DAT_OFFS"):
+            file["SUBINT"].columns.del_col(name)
+        file.writeto(tmp_path / "b.sf")
+    with pytest.warns(UserWarning, match="no DAT_WTS, DAT_SCL, DAT_OFFS"):
+        fb = Filterbank.open(tmp_path / "b.sf")
+    with fb:
+        assert fb.dtype == np.uint8
+        assert np.array_equal(fb.read().T, raw[:, 0])
+
+
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])
 @pytest.mark.parametrize("ascending", [False, True])
 def test_psrfits_integers(tmp_path, nbits, ascending):

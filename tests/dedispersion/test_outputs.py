@@ -123,6 +123,14 @@ def test_cutout_lines_the_pulse_up(data, found):
     assert "150" in c.plot().axes[-1].texts[0].get_text()
 
 
+def test_a_series_of_one_channel_has_the_same_profile_at_all_dms(data, tmp_path):
+    dedisperse(data, [150.0]).write(tmp_path / "a")
+    with Filterbank.open(tmp_path / "a_DM150.00.dat") as fb:
+        c = cutout(fb, dm=150, time=4.0, width=8e-3)
+    assert np.array_equal(c.bowtie, np.repeat(c.profile[None], len(c.dms), axis=0))
+    assert c.profile.max() > 5
+
+
 @pytest.mark.parametrize("when", [0.0, 7.999])
 def test_cutouts_reach_past_the_ends(data, when):
     c = cutout(data, dm=150, time=when, width=8e-3)
@@ -298,6 +306,24 @@ def test_rfifind_masks(tmp_path):
         path.write_bytes(mask_bytes(8, 1, 100, [0, wrong], [], [[]]))
         with pytest.raises(BadFile, match=f"number {wrong}, expected at least 0 and less than 8"):
             read_rfifind(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ((10, 4, 56000, 0.1, 1493, 1), None),
+        ((10, 4, 0, 0.1, 0, 0), None),
+        ((10, 4, 56001, 0.1, 1493, 1), "it begins at MJD 56001"),
+        ((10, 4, 56000, 0.1, 1400, 1), "its lowest channel is at 1400 MHz, that of the data at 1493"),
+        ((10, 4, 56000, 0.1, 1493, 0.5), "its channels are 0.5 MHz wide"),
+    ],
+)
+def test_a_mask_of_another_observation(tmp_path, header, said, recwarn):
+    path = tmp_path / "a.mask"
+    path.write_bytes(struct.pack("<6d", *header) + mask_bytes(8, 4, 100, [2], [], [[]] * 4)[48:])
+    fb = Filterbank.from_array(np.zeros((8, 400), np.uint8), fch1=1500, foff=-1, tsamp=1e-3, tstart=56000)
+    read_rfifind(path, fb)
+    assert [str(w.message) for w in recwarn] == [] if said is None else said in str(recwarn[0].message)
 
 
 def test_masks_join():

@@ -22,6 +22,7 @@ from skysieve.core.command import FAILED_SOME
 from skysieve.core.device import Device
 from skysieve.dedispersion import DMPlan, fake
 from skysieve.dedispersion.command import several
+from skysieve.dedispersion.single_pulse import cutouts
 
 BAND = {"nchan": 32, "fch1": 1500, "foff": -8, "tsamp": 1e-3, "duration": 6, "dm": 200, "width": 6e-3, "snr": 25}
 DMS = ("--dm-max", 400, "--dm-step", 10, "--threads", 1)
@@ -42,6 +43,20 @@ def night(tmp_path_factory):
 def rows(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_candidates_of_a_file_without_pictures_are_written(night, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError("no room for pictures")
+
+    monkeypatch.setattr(cutouts, "write_cutouts", fails)
+    options = ("-o", tmp_path / "n.csv", "--cutouts", tmp_path / "cut", "--resume")
+    said = run("search", night / "b0.fil", night / "b1.fil", "--each", *DMS, *options, code=FAILED_SOME)
+    assert said.count("no room for pictures") == 2
+    assert {row["file"] for row in rows(tmp_path / "n.csv")} == {"b0.fil", "b1.fil"}
+    monkeypatch.undo()
+    run("search", night / "b0.fil", night / "b1.fil", "--each", *DMS, *options)
+    assert {p.name for p in (tmp_path / "cut").iterdir()} == {"b0.fil", "b1.fil"}
 
 
 def test_a_folder_is_one_table_without_the_damaged_file(night, tmp_path):

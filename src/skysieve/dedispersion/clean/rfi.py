@@ -212,7 +212,7 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
     data : Filterbank, path or sequence of paths, optional
         The data that the mask is for: the number of channels must agree.  Intervals past the end of the data are left
         out.  If the data are longer than the mask by more than an interval, there is a warning, and the last interval
-        is used for the rest of the data.
+        is used for the rest of the data.  There is also a warning if the mask has other frequencies or another start.
 
     Returns
     -------
@@ -246,7 +246,7 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
         at += size
         return struct.unpack_from(f"<{count}{form}", body, at - size)
 
-    take("d", 6, "its header")
+    _, _, start, length, lowest, step = take("d", 6, "its header")
     nchan, nint, points = take("i", 3, "its header")
     if not (0 < nchan < 2**22 and 0 < nint < 2**26 and points > 0):
         raise BadFile(f"{path}: is not an rfifind mask: {nchan} channels, {nint} intervals of {points} samples")
@@ -264,6 +264,7 @@ def read_rfifind(path: str | os.PathLike[str], data: Filterbank | Paths | None =
     if data is not None:
         with opened(data) as fb:
             cells = _fitted(cells, points, fb, path)
+            _check_observation(fb, start, length, lowest, step, path)
     return Mask(cells[::-1], points)
 
 
@@ -326,6 +327,25 @@ def _fitted(
             stacklevel=3,
         )
     return cells[:, :wanted]
+
+
+def _check_observation(
+    fb: Filterbank, start: float, length: float, lowest: float, step: float, path: str | os.PathLike[str]
+) -> None:
+    """Warn if the header of an rfifind mask names another observation than the data.
+
+    ``start`` is an MJD, ``length`` that of an interval in seconds; ``lowest`` and ``step`` are frequencies in MHz.  A 0
+    is not filled in.
+    """
+    obs, other = fb.observation, list[str]()
+    if lowest and abs(lowest - obs.freqs.min()) > abs(obs.foff) / 2:
+        other.append(f"its lowest channel is at {lowest:.6g} MHz, that of the data at {obs.freqs.min():.6g}")
+    if step and abs(abs(step) - abs(obs.foff)) * obs.nchan > abs(obs.foff) / 2:
+        other.append(f"its channels are {abs(step):.6g} MHz wide, those of the data {abs(obs.foff):.6g}")
+    if start and obs.tstart and abs(start - obs.tstart) * 86400 > length:
+        other.append(f"it begins at MJD {start:.6f}, the data at {obs.tstart:.6f}")
+    if other:
+        warnings.warn(f"{path}: is it the mask of this file?  {'; '.join(other)}", stacklevel=3)
 
 
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:

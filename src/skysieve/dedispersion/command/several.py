@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import typer
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
+R = TypeVar("R")
 SERIES = (".dat", ".tim")
 """Endings of files of time series; these are skipped when a folder is given."""
 
@@ -158,12 +159,15 @@ def search_each(
     failed = 0
     drawing = Lock()
 
-    def searched(number: int, device: str) -> Candidates:
+    def searched(number: int, device: str) -> tuple[Candidates, Exception | None]:
         with opened([files[number]]) as fb:
             clean, one, mask = search(fb, device)
-            with drawing:
-                write_pictures(outputs, names[number], clean, one, mask)
-        return one
+            try:
+                with drawing:
+                    write_pictures(outputs, names[number], clean, one, mask)
+            except FILE_ERRORS as error:  # the candidates are written all the same
+                return one, error
+        return one, None
 
     def report(number: int, error: Exception) -> None:
         nonlocal failed
@@ -202,16 +206,18 @@ def search_each(
         results = stack.enter_context(closing(results_of(searched, list(left), devices)))
         for (number, part), result in zip(left.items(), results, strict=True):
             try:
-                one = result()
+                one, not_drawn = result()
             except FILE_ERRORS as error:
                 report(number, error)
                 continue
+            if not_drawn is not None:
+                report(number, not_drawn)
             if outputs.folder:
                 target = outputs.table_of(names[number])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_candidates(one, target, outputs.form)
             found[number] = light = without_events(one)
-            if part is not None:
+            if part is not None and not_drawn is None:  # otherwise --resume searches it again, and draws it
                 light.save(part)
             if shown:
                 loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
@@ -233,7 +239,7 @@ def search_each(
                 outputs.table, f"{counted(sum(map(len, found.values())), 'candidate')} of {counted(len(found), 'file')}"
             )
         if failed:
-            messages.say(f"{failed} of {counted(len(files), 'file')} could not be searched")
+            messages.say(f"{failed} of {counted(len(files), 'file')} could not be searched, or drawn")
         elif parts is not None:
             parts.remove()
     return FAILED_SOME if failed else 0
@@ -260,9 +266,7 @@ def devices_for(device: str, files: Sequence[Path]) -> list[str]:
     return [f"cuda:{gpu.index}" for gpu in gpus[: min(most, len(files))]]
 
 
-def results_of(
-    work: Callable[[int, str], Candidates], numbers: list[int], devices: Sequence[str]
-) -> Generator[Callable[[], Candidates]]:
+def results_of(work: Callable[[int, str], R], numbers: list[int], devices: Sequence[str]) -> Generator[Callable[[], R]]:
     """Yield, for each number, a function that returns its result or raises its error.
 
     ``work(number, device)`` runs in the caller's thread where there is one device, otherwise in a thread for each
@@ -276,14 +280,14 @@ def results_of(
     for device in devices:
         idle.put(device)
 
-    def run(number: int) -> Candidates:
+    def run(number: int) -> R:
         device = idle.get()
         try:
             return work(number, device)
         finally:
             idle.put(device)
 
-    coming: deque[Future[Candidates]] = deque()
+    coming: deque[Future[R]] = deque()
     pool = ThreadPoolExecutor(len(devices), "skysieve-file")
     try:
         for number in numbers:

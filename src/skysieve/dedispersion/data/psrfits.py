@@ -27,16 +27,19 @@ SUMMED = ("AABB", "XXYY", "RRLL", "LLRR", "YYXX", "BBAA")
 """Beginnings of POL_TYPE whose first two polarisations add up to the total power."""
 STOKES = ("IQUV", "STOKES", "STOKE", "IQ", "IV")
 """Values of POL_TYPE whose first polarisation is the total power."""
-COLUMNS = ("DAT_FREQ", "DAT_WTS", "DAT_OFFS", "DAT_SCL", "DATA")
+COLUMNS = ("DAT_FREQ", "DATA")
+"""Columns that a file must have."""
+SCALES = {"DAT_WTS": 1.0, "DAT_SCL": 1.0, "DAT_OFFS": 0.0}
+"""Columns of weights, scales and offsets, and the value in place of one that a file lacks."""
 
 
 class PsrfitsReader:
     """Samples of one PSRFITS file in search mode, channels in the order of the file.
 
     Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``, or the integers themselves if all scales and weights
-    are 1 and all offsets 0.  Samples of fewer than 8 bits have the first channel in the highest bits.  OFFS_SUB gives
-    the times of rows: missing rows are a gap, which is filled with the means of the row before it.  The last row ends
-    where NSTOT says.
+    are 1 and all offsets 0, or missing.  Samples of fewer than 8 bits have the first channel in the highest bits.
+    OFFS_SUB gives the times of rows: missing rows are a gap, which is filled with the means of the row before it.  The
+    last row ends where NSTOT says.
 
     Parameters
     ----------
@@ -208,15 +211,23 @@ class PsrfitsReader:
     def _read_scales(self) -> None:
         """Read the scales of all rows; ``scaled`` is False if they change nothing."""
         rows, width = len(self._rows), self.nchan * self.npol
-        for name, wide in (("DAT_WTS", self.nchan), ("DAT_SCL", width), ("DAT_OFFS", width)):
+        found = []
+        for name, usual in SCALES.items():
+            wide = self.nchan if name == "DAT_WTS" else width
+            if name not in self._rows.names:
+                found.append(np.full((rows, wide), usual, np.float32))
+                continue
             if self._rows[name].size != rows * wide:
                 raise BadFile(
                     f"{self.path}: {name} has {self._rows[name].size // rows} numbers a row, expected {wide} "
                     f"(NCHAN={self.nchan}, NPOL={self.npol})"
                 )
-        self.weights = np.asarray(self._rows["DAT_WTS"], np.float32).reshape(rows, self.nchan)
-        self.scales = np.asarray(self._rows["DAT_SCL"], np.float32).reshape(rows, width)
-        self.offsets = np.asarray(self._rows["DAT_OFFS"], np.float32).reshape(rows, width)
+            found.append(np.asarray(self._rows[name], np.float32).reshape(rows, wide))
+        self.weights, self.scales, self.offsets = found
+        if missing := [name for name in SCALES if name not in self._rows.names]:
+            warnings.warn(
+                f"{self.path}: no {', '.join(missing)}: taken as weights and scales 1, offsets 0", stacklevel=4
+            )
         idle = (self.weights == 1).all() and (self.scales == 1).all() and (self.offsets == 0).all()
         self.scaled = not idle or self.zero != 0
 

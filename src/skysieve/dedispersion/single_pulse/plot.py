@@ -101,7 +101,7 @@ def cutout_figure(c: Cutout, **options: Any) -> Figure:
         _plain(f"{o.source or 'unnamed'}  ({o.telescope or 'telescope unknown'})"),
         f"{known}DM {c.dm:.3f} pc cm\u207b\u00b3   width {c.width * 1e3:.3g} ms",
         f"{c.time:.5f} s after MJD {o.tstart:.9f}",
-        f"{o.nchan} channels, {o.freqs[-1]:.2f}-{o.top:.2f} MHz, {o.tsamp * 1e6:.4g} us",
+        f"{o.nchan} channel{'s' * (o.nchan > 1)}, {o.freqs[-1]:.2f}-{o.top:.2f} MHz, {o.tsamp * 1e6:.4g} us",
     )
     words.text(0, 0.5, "\n".join(lines), va="center", fontsize=10, linespacing=1.6)
     return figure
