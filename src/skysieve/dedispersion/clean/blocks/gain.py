@@ -154,10 +154,9 @@ def find_drift(
     early, late, used = pieces
     if min(early, late) < LEAST_FIT:
         return 0.0, 0.0
-    q = piece
-    part = series[:, at - early * q : at + late * q].reshape(len(series), -1, q)
+    part = series[:, at - early * piece : at + late * piece].reshape(len(series), -1, piece)
     y = np.median(part.mean(axis=2) / np.sqrt(members)[:, None], axis=0)
-    error = 1.25 / math.sqrt(q * members.sum())
+    error = 1.25 / math.sqrt(piece * members.sum())
     t = (np.arange(early + late) + 0.5 - early) / (PIECES // 2)
     order = 3 if min(early, late) >= 2 * LEAST_FIT else 1
     model = np.stack([np.ones(len(t)), t > 0, *(t**k for k in range(1, order + 1))], axis=1)
@@ -181,12 +180,12 @@ def less_common(
 
     ``used`` is the number of good channels of each group, ``context`` that of samples before the block.
     """
-    q, some = piece, used > 0
-    skip = context % q
+    some, skip = used > 0, context % piece
     root = np.sqrt(used)[:, None]
-    means = series[some, skip : skip + (series.shape[1] - skip) // q * q].reshape(some.sum(), -1, q).mean(axis=2)
+    whole = (series.shape[1] - skip) // piece * piece
+    means = series[some, skip : skip + whole].reshape(some.sum(), -1, piece).mean(axis=2)
     common = np.median(means / root[some], axis=0)
-    at = skip + q * (np.arange(len(common)) + 0.5)
+    at = skip + piece * (np.arange(len(common)) + 0.5)
     line = np.interp(np.arange(series.shape[1]) + 0.5, at, common)
     return (series - root * line).astype(np.float32)
 
