@@ -12,6 +12,7 @@ from skysieve.fstat.demod.bank import TemplateBank, spacing
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.search import search_sfts
 from skysieve.fstat.demod.simulate import Signal, simulate_sfts
+from skysieve.fstat.template_search.bsgl import BSGL
 
 START = 1_000_000_000
 
@@ -83,6 +84,15 @@ def test_a_transient_is_found_from_sfts(made, bank):
     assert abs(best["t0_ml"][0] - (START + 36_000)) <= 3600
     assert abs(best["tau_ml"][0] - 43_200) <= 7200
     assert best["max2F"][0] > 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"posteriors": -1}, "posteriors=-1"), ({"bsgl": BSGL(5)}, "two or more detectors")]
+)
+def test_wrong_options_are_found_before_the_noise_is_measured(made, bank, options, message, monkeypatch):
+    monkeypatch.setattr("skysieve.fstat.demod.search.Demodulator", None)
+    with pytest.raises(ValueError, match=message):
+        searched(made[:1], bank, **options)
 
 
 def test_an_interrupted_search_continues_with_the_same_answer(made, bank, tmp_path, monkeypatch):

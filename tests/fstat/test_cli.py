@@ -124,8 +124,8 @@ def test_synth(tmp_path):
         (("map", "FILE", "-q", "-v"), "at most one of them"),
         (("map", "FILE", "--threads", "2", "--memory", "much"), "--memory 'much'"),
         (("map", "FILE", "-o", "none/x.npz"), "there is no folder none"),
-        (("map", "FILE", "--log-tau", "0"), "--log-tau 0"),
-        (("map", "FILE", "--dt0", "0"), "--dt0 0"),
+        (("map", "FILE", "--log-tau", "0"), "Invalid value for '--log-tau'"),
+        (("map", "FILE", "--dt0", "0"), "Invalid value for '--dt0'"),
         (("map", "FILE", "--format", "csv"), "--format needs -o"),
         (("map", "FILE", "-w", "none", "--tau", "7200"), "--tau needs a window other than none"),
         (("map", "FILE", "--efold", "3"), "--efold needs --window exp"),
@@ -142,6 +142,7 @@ def test_synth(tmp_path):
         (("search", "FILE", "-o", "x.txt"), "--output x.txt: expected one of npz, parquet, fits, csv, ecsv, json"),
         (("search", "FILE", "--olgx", "1,1"), "--olgx needs --bsgl"),
         (("search", "FILE", "--bsgl", "5", "--olgx", "1,1,1"), "3 entries, expected 2, one for each detector"),
+        (("search", "FILE", "--bsgl", "5", "--olgx", "1,x"), "--olgx 1,x: expected numbers, with a comma between"),
         (("search", "none.npz"), "none.npz"),
     ],
 )

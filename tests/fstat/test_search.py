@@ -355,6 +355,19 @@ def test_bsgl_of_every_cell(window):
             assert columns[name][k] == pytest.approx(2 * F[cell], rel=1e-5)
 
 
+def test_the_line_robust_statistic_needs_two_detectors():
+    """The first template is refused; a later one is left out, as one that does not fit the grid."""
+    one, two = synth_atoms(T0, SPAN, detectors=["H1"], seed=1), synth_atoms(T0, SPAN, seed=2)
+    message = r"needs two or more detectors, found 1 \(H1\)"
+    with pytest.raises(ValueError, match=message):
+        run([one, two], windows="rect", bsgl=BSGL(10.0))
+    with pytest.raises(ValueError, match=message):
+        run([one], windows="rect", bsgl=BSGL(10.0), strict=False)
+    found = run([two, one], windows="rect", bsgl=BSGL(10.0))
+    assert (found.n_templates, found.n_bad) == (2, 1)
+    assert "two or more detectors" in found.faults[1]
+
+
 def test_a_line_is_distinguished_from_a_signal():
     """The same 2F: in one detector alone, and in both."""
     line = synth_atoms(T0, SPAN, seed=1)

@@ -84,6 +84,38 @@ def test_wrong_options_are_one_line(folder, changes, message):
     assert message in done.stderr.replace("\n", " ")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--topk", "0"], "--topk 0: expected a whole number, at least 1"),
+        (["--threads", "0"], "--threads"),
+        (["--memory", "much"], "--memory 'much': expected a share"),
+        (["--statistic", "power"], "--statistic 'power': expected one of"),
+        (["--threshold", "nan"], "--threshold nan: expected a finite number"),
+        (["--bsgl", "15", "--olgx", "0.5"], "--olgx [0.5] has 1 entries, expected 2"),
+        (["--bsgl", "15", "--detectors", "H1"], "--bsgl 15: the line-robust statistic needs two or more detectors"),
+        (["--inject", "100,-1,0.5,1"], "h0=-1.0: expected at least 0"),
+        (["--log-tau", "3", "--dtau", "1800"], "--dtau 1800 cannot be combined with --log-tau 3"),
+        (["--dec", "2"], "--dec 2.0: expected an angle"),
+    ],
+)
+def test_wrong_options_are_found_before_the_sfts_are_read(folder, options, message, monkeypatch):
+    monkeypatch.setattr("skysieve.fstat.sfts.files.read_sfts", None)
+    done = run("search", "--sfts", folder, *PLACE, *BANK, *options)
+    assert done.exit_code == 2
+    assert message in done.stderr.replace("\n", " ")
+    assert "<SFTs" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--cluster", "serial", "-o", "a.csv")])
+def test_the_line_robust_statistic_needs_two_detectors(folder, more, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("search", "--sfts", folder / "H-*.sft", *PLACE, *BANK, "--bsgl", "15", *more)
+    assert done.exit_code == 2
+    assert "--bsgl 15: the line-robust statistic needs two or more detectors, found 1 (H1)" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def best(out):
     return np.genfromtxt(out, delimiter=",", names=True, dtype=None, encoding="utf-8", ndmin=1)
 

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 DATA, INPUT, GRID, STATISTIC = "Data", "Input", "Grid", "Statistic"
 """Panels of the help screens."""
 ROWS_PRINTED = 10
+PRIOR = {"Fstar0": "--bsgl", "oLGX": "--olgx"}
+"""Options of the arguments of `BSGL`."""
 CHECKPOINT = "00000.npz"
 """Name of the checkpoint in the folder of a search with ``--resume``."""
 
@@ -119,23 +121,34 @@ T0 = Annotated[
 T0Band = Annotated[
     int | None,
     option(
-        "--t0-band", help="Range of start times. The default is all that fit the data.", panel=GRID, metavar="SECONDS"
+        "--t0-band",
+        help="Range of start times. The default is all that fit the data.",
+        panel=GRID,
+        metavar="SECONDS",
+        min=0,
     ),
 ]
 Dt0 = Annotated[
-    int | None, option("--dt0", help="Step of start times. The default is one SFT.", panel=GRID, metavar="SECONDS")
+    int | None,
+    option("--dt0", help="Step of start times. The default is one SFT.", panel=GRID, metavar="SECONDS", min=1),
 ]
 Tau = Annotated[
-    int | None, option("--tau", help="Shortest duration. The default is two SFTs.", panel=GRID, metavar="SECONDS")
+    int | None,
+    option("--tau", help="Shortest duration. The default is two SFTs.", panel=GRID, metavar="SECONDS", min=1),
 ]
 TauBand = Annotated[
     int | None,
     option(
-        "--tau-band", help="Range of durations. The default is all that fit the data.", panel=GRID, metavar="SECONDS"
+        "--tau-band",
+        help="Range of durations. The default is all that fit the data.",
+        panel=GRID,
+        metavar="SECONDS",
+        min=0,
     ),
 ]
 Dtau = Annotated[
-    int | None, option("--dtau", help="Step of durations. The default is one SFT.", panel=GRID, metavar="SECONDS")
+    int | None,
+    option("--dtau", help="Step of durations. The default is one SFT.", panel=GRID, metavar="SECONDS", min=1),
 ]
 LogTau = Annotated[
     int | None,
@@ -144,6 +157,7 @@ LogTau = Annotated[
         help="Use N durations in logarithmic steps. By default the steps are equal (--dtau).",
         panel=GRID,
         metavar="N",
+        min=1,
     ),
 ]
 Lenient = Annotated[
@@ -257,10 +271,6 @@ def make_grid(
     grid = Grid(**{name: width if value is None else value for name, value in values.items()})
     if log_tau is None:
         return grid
-    if dtau is not None:
-        raise ValueError(f"--dtau {dtau} cannot be combined with --log-tau {log_tau}: expected one of them")
-    if log_tau < 1:
-        raise ValueError(f"--log-tau {log_tau}: expected at least 1")
     taus = np.geomspace(shortest, shortest + grid.tau_band, log_tau) if log_tau > 1 else np.array([shortest])
     return Grid.from_lists(grid.t0s, np.unique((taus / width).round().astype(np.int64)) * width)
 
@@ -333,7 +343,7 @@ def map_(
         if device == "cuda:all":
             raise ValueError(f"--device {device}: a map is computed on one device; expected auto, cpu, cuda or cuda:1")
         needs("-o", output, "--format")
-        check_grid([window], efold)
+        check_grid([window], efold, dtau, log_tau)
         save = None if output is None else map_writer(output, format)
         check_outputs({"--output": output, "--plot": plot}, [atoms])
         check_output(output, overwrite)
@@ -363,14 +373,16 @@ def map_(
             _print_map(result, summary_console(output))
 
 
-def check_grid(windows: Sequence[str], efold: float) -> None:
-    """Refuse options of the grid, and of exponential windows, that no window uses."""
+def check_grid(windows: Sequence[str], efold: float, dtau: int | None, log_tau: int | None) -> None:
+    """Refuse options of the grid, and of exponential windows, that no window uses, and two kinds of steps."""
     from skysieve.fstat.inputs.windows import resolve_window
 
     whole = all(resolve_window(cast("WindowName", name), efold).whole for name in windows)
     needs("a window other than none", not whole, "--t0", "--t0-band", "--dt0", "--tau", "--tau-band", "--dtau",
           "--log-tau", "--not-strict")  # fmt: skip
     needs("--window exp", "exp" in windows, "--efold")
+    if dtau is not None and log_tau is not None:
+        raise ValueError(f"--dtau {dtau} cannot be combined with --log-tau {log_tau}: expected one of them")
 
 
 def map_writer(path: Path, wanted: str | None) -> Callable[[TransientResult], None]:
@@ -448,8 +460,8 @@ def search(
     fstar0: Annotated[
         float | None,
         option(
-            "--bsgl", help="Compute the line-robust statistic with this transition scale F*0. By default it is not "
-                           "computed.",
+            "--bsgl", help="Compute the line-robust statistic with this transition scale F*0, for two or more "
+                           "detectors. By default it is not computed.",
             panel=STATISTIC, metavar="FSTAR0",
         ),
     ] = None,
@@ -526,11 +538,11 @@ def search(
         needs("--cluster", cluster, "--partition")
         if statistic == "log10BSGL" and fstar0 is None:
             raise ValueError("--statistic log10BSGL needs --bsgl")
-        check_grid(shapes_of(given), efold)
+        check_grid(shapes_of(given), efold, dtau, log_tau)
         needs("--sfts", sfts, *sft_options.OPTIONS)
         needs("--freq, not --templates", templates is None or freq is not None, *sft_options.GRID_OPTIONS)
     if cluster is not None:
-        with report_errors("interrupted; --resume continues from the finished partitions"):
+        with report_errors("interrupted; --resume continues from the finished partitions", PRIOR):
             from skysieve.cluster.command import launch
 
             if plot is not None or dry_run:
@@ -538,7 +550,7 @@ def search(
             code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
         raise typer.Exit(code)
     interrupted = "interrupted; the same command continues after the finished templates" if resume else "interrupted"
-    with report_errors(interrupted, {"Fstar0": "--bsgl", "oLGX": "--olgx"}), ExitStack() as outer:
+    with report_errors(interrupted, PRIOR), ExitStack() as outer:
         messages = Messages(quiet, verbose, progress)
         from skysieve.core.parts import continues
         from skysieve.fstat.template_search.result import FORMATS
@@ -550,7 +562,6 @@ def search(
         check_output(output, replaces)
         check_picture(plot, replaces)
         o = flat_options(given)
-        prior_of(o)
         source = source_of(o)
         for text in source.left_out:
             typer.echo(f"skysieve: {text}", err=True)
@@ -657,9 +668,11 @@ def shapes_of(o: Mapping[str, Any]) -> list[str]:
 
 
 def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
-    """Open the files in the options of a search; ``at(name)`` is the path of a file."""
+    """Check the options of a search, and open its files; ``at(name)`` is the path of a file."""
     from skysieve.fstat.inputs.files import atom_files
 
+    plan_of(o, None, 1).close()
+    prior = prior_of(o)
     names = [Path(name) for name in o["files"] or []]
     if o["sfts"]:
         if o["tatom"] is not None:
@@ -678,7 +691,7 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
         host, bank = sft_options.opened(
             patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
             o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
-            o["inject"] or (), left_out, o["dtype"],
+            o["inject"] or (), left_out, o["dtype"], prior,
         )  # fmt: skip
         size = sum(path.stat().st_size for path in files_of(patterns))
         return Source(host.first(bank), len(bank), [], left_out, host, bank, size)
@@ -701,7 +714,10 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
         except ValueError as error:
             raise ValueError(str(error).replace(str(place), str(path))) from error
 
-    return Source(_first(names, read_one), len(names), names, [], read_one=read_one)
+    first = _first(names, read_one)
+    if prior is not None:
+        prior.odds([one.detector for one in first])
+    return Source(first, len(names), names, [], read_one=read_one)
 
 
 def prior_of(o: Mapping[str, Any]) -> BSGL | None:
@@ -709,7 +725,11 @@ def prior_of(o: Mapping[str, Any]) -> BSGL | None:
     from skysieve.fstat.template_search.bsgl import BSGL
 
     if o["fstar0"] is not None:
-        return BSGL(o["fstar0"], [float(v) for v in o["olgx"].split(",")] if o["olgx"] else None)
+        try:
+            odds = [float(v) for v in o["olgx"].split(",")] if o["olgx"] else None
+        except ValueError:
+            raise ValueError(f"--olgx {o['olgx']}: expected numbers, with a comma between") from None
+        return BSGL(o["fstar0"], odds)
     if o["olgx"]:
         raise ValueError("--olgx needs --bsgl")
     return None

@@ -16,7 +16,7 @@ from skysieve.fstat.inputs.grid import Grid
 from skysieve.fstat.template_search.ledger import MOST_FAULTS, Ledger, Rows
 from skysieve.fstat.template_search.result import FORMATS, SearchResult
 
-from .cli import plan_of, prior_of, source_of
+from .cli import plan_of, source_of
 
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
@@ -48,7 +48,6 @@ class SearchWork:
         if str(STDIO) in map(str, options["files"] or ()):
             raise ValueError("-: --cluster needs files, since standard input cannot be read again")
         o = options | {"device": "cpu", "threads": 1, "memory": None}
-        prior_of(o)
         source = source_of(o)
         grid, total = source.grid(o), source.total
         with plan_of(o, grid, total) as plan:

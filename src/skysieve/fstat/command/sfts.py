@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from skysieve.fstat.demod.barycentre import EphemerisName
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import Signal
+    from skysieve.fstat.template_search.bsgl import BSGL
 
 SFTS, TEMPLATES = "SFTs", "Templates"
 """Panels of the help screen."""
@@ -123,7 +124,7 @@ BINS = 60
 def opened(
     patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
     axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, listed: Path | None,
-    signals: Sequence[str], faults: list[str], dtype: Dtype,
+    signals: Sequence[str], faults: list[str], dtype: Dtype, prior: BSGL | None,
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
 
@@ -139,6 +140,8 @@ def opened(
         Receives the reasons for which SFTs are left out.
     dtype : {"float32", "float64"}
         Precision of the demodulation.
+    prior : BSGL or None
+        Prior of the line-robust statistic, which must fit the detectors.
 
     Raises
     ------
@@ -146,6 +149,7 @@ def opened(
         An option is missing or wrong, or the files cannot be used.
     """
     from skysieve.fstat.demod.bank import TemplateBank, spacing
+    from skysieve.fstat.demod.barycentre import sky_position
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import inject
     from skysieve.fstat.sfts.files import read_sfts
@@ -156,11 +160,16 @@ def opened(
         found = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
         raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found or 'none of them'}")
     _check_numbers(axes, {"--ra": ra, "--dec": dec, "--tref": tref})
+    if listed is not None and lowest is not None:
+        raise ValueError("--freq and --templates: expected one of them")
+    sky_position(ra, dec)
+    source = _source(ephemeris)
+    added = [_signal("--inject", text, tref or 0.0) for text in signals]
     names = detectors.split(",") if detectors else None
     whole = extent(patterns)
+    if prior is not None:
+        prior.odds(names or whole.detectors)
     if listed is not None:
-        if lowest is not None:
-            raise ValueError("--freq and --templates: expected one of them")
         bank = _list_of(listed)
     else:
         span = whole.span
@@ -168,12 +177,11 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    source = _source(ephemeris)
     made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None), faults=faults)
-    if signals:
+    if added:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
-        made = inject(made, [_signal("--inject", text, at) for text in signals], source)
+        made = inject(made, [replace(one, tref=at) for one in added], source)
     return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
 
 
@@ -214,12 +222,13 @@ def _list_of(path: Path) -> TemplateBank:
 
 @dataclass(frozen=True)
 class Extent:
-    """Extent of SFT files: the span in seconds, the length of an SFT, and the frequencies that all SFTs have."""
+    """Extent of SFT files: span in seconds, length of an SFT, frequencies that all SFTs have, and detectors."""
 
     span: float
     tsft: float
     low: float
     high: float
+    detectors: list[str]
 
 
 def extent(patterns: list[str]) -> Extent:
@@ -230,10 +239,11 @@ def extent(patterns: list[str]) -> Extent:
 
     faults: list[str] = []
     names = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
-    found = [
-        [float(header[name]) for name in names]
-        for path in files_of(patterns) for header, _ in blocks(path, False, data=False, faults=faults)
-    ]  # fmt: skip
+    found, detectors = [], set()
+    for path in files_of(patterns):
+        for header, _ in blocks(path, False, data=False, faults=faults):
+            found.append([float(header[name]) for name in names])
+            detectors.add(header["detector"].decode("ascii", "replace"))
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
@@ -242,7 +252,7 @@ def extent(patterns: list[str]) -> Extent:
     t, tsft, first, bins = (x[usual] for x in (t, tsft, first, bins))
     return Extent(
         float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
-        float(((first + bins - 1) / tsft).min()),
+        float(((first + bins - 1) / tsft).min()), sorted(detectors),
     )  # fmt: skip
 
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
 from skysieve.fstat.contract import Dtype
-from skysieve.fstat.template_search.compile_ahead import compile_exponential
-from skysieve.fstat.template_search.search import Devices, devices_of, search
+from skysieve.fstat.sfts.sfts import SFTs
+from skysieve.fstat.template_search.search import Devices, SearchPlan
 
 from .bank import TemplateBank
 from .barycentre import EphemerisName
 from .demodulator import Demodulator, stream
 
 if TYPE_CHECKING:
-    from skysieve.fstat.sfts.sfts import SFTs
     from skysieve.fstat.template_search.result import SearchResult
 
 __all__ = ["demodulators", "search_sfts"]
@@ -81,14 +80,19 @@ def search_sfts(
     >>> bool(abs(best["f0"][0] - 100.05) < 4e-6)
     True
     """
-    devices = devices_of(device, options.get("threads"))
-    compile_exponential(options.get("windows", ("rect", "exp")), devices, dtype)
-    with (
-        Demodulator(sfts, ra, dec, tref, barycentre=barycentre, dtype=dtype, threads=options.get("threads")) as host,
-        demodulators(host, devices) as several,
-    ):
-        facts = host.facts(bank) | dict(options.pop("facts", None) or {})
-        return search(stream(several, bank), dtype=dtype, device=device, facts=facts, **{"total": len(bank), **options})
+    names = "checkpoint", "checkpoint_every", "total", "facts", "progress"
+    run = {"total": len(bank)} | {name: options.pop(name) for name in names if name in options}
+    many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
+    threads = options.get("threads")
+    with SearchPlan(dtype=dtype, device=device, **options) as plan:
+        if plan.options.bsgl is not None:
+            plan.options.bsgl.odds([one.detector for one in many])
+        with (
+            Demodulator(many, ra, dec, tref, barycentre=barycentre, dtype=dtype, threads=threads) as host,
+            demodulators(host, plan.devices) as several,
+        ):
+            facts = host.facts(bank) | dict(run.pop("facts", None) or {})
+            return plan.execute(stream(several, bank), facts=facts, **run)
 
 
 @contextmanager

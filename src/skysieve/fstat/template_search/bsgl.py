@@ -38,7 +38,8 @@ class BSGL:
 
         ln B = F - ln( (exp F*_0 + sum_X oLGX exp F^X) / (1 + o) ),
 
-    eq. 36 of [1]_.  ``F^X`` of a transient cell is summed over the time bins of that cell.
+    eq. 36 of [1]_.  ``F^X`` of a transient cell is summed over the time bins of that cell.  With a single detector a
+    signal cannot be distinguished from a line, so that two or more are needed, as in LALPulsar.
 
     References
     ----------
@@ -71,9 +72,14 @@ class BSGL:
         Raises
         ------
         ValueError
-            The odds were given for other detectors, or their sum is 0.
+            There is only one detector, the odds were given for other detectors, or their sum is 0.
         """
         n = len(detectors)
+        if n < 2:
+            raise ValueError(
+                f"Fstar0={self.Fstar0:g}: the line-robust statistic needs two or more detectors, found {n} "
+                f"({', '.join(detectors)})"
+            )
         if self.oLGX is None:
             found = [1.0 / n] * n
         elif isinstance(self.oLGX, Mapping):

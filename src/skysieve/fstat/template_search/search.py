@@ -16,6 +16,7 @@ import numpy as np
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
 from skysieve.core.machine import rates
+from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
@@ -38,7 +39,7 @@ from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Devices", "SearchPlan", "devices_of", "search"]
+__all__ = ["Devices", "SearchPlan", "search"]
 
 Windows = WindowLike | Sequence[WindowLike] | Mapping[str, WindowLike]
 """The argument `windows`."""
@@ -108,7 +109,7 @@ def search(
         The statistic that ranks the templates: "log10BSGL" with `bsgl`, else "max2F" by default.
     bsgl : BSGL, optional
         Prior of the line-robust statistic.  If given, the largest value of this statistic over all cells is computed
-        too, with the 2F of each single detector in the same cell.
+        too, with the 2F of each single detector in the same cell; this needs two or more detectors.
     posteriors : int
         Number of best templates of each window for which the posteriors of t0 and tau are kept.
     band, band_width : str and float, optional
@@ -242,6 +243,7 @@ class SearchPlan(Plan):
             named, real_dtype(dtype), ranked, keep, -np.inf if threshold is None else float(threshold), few, band,
             _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
         )  # fmt: skip
+        parse_budget(memory, available_host_memory())  # a mistake is found before the work
         self.devices = devices_of(device, threads)
         compile_exponential(windows, self.devices, self.options.dtype)
         make = partial(_engine, memory=memory)
@@ -276,12 +278,11 @@ class SearchPlan(Plan):
         }  # fmt: skip
 
     def check(self, batch: Any) -> None:
-        """Raise `GridMismatch` if the grid does not fit the times of an item of a stream, as a search does first."""
+        """Raise `Mismatch` if the grid or `bsgl` does not fit an item of a stream, as a search does first."""
         worker = self._open_workers()[0]
         for parts in groups(_raised(batch), 0):
             worker.set_grid(self.grid or self._full_grid(parts))
-            if self.options.strict:
-                worker.check_times(parts)
+            worker.check(parts)
 
     def describe(self, batch: Any) -> dict[str, Any]:
         """Method, device, type, bytes and predicted seconds for one item of a stream, without a search.
@@ -434,8 +435,8 @@ class Run:
         for worker in self.workers:
             worker.set_grid(self.state.grid)
         # after a restart the first item has been checked before
-        if self.options.strict and self.state.templates == self.state.n_bad:
-            self.workers[0].check_times(parts)
+        if self.state.templates == self.state.n_bad:
+            self.workers[0].check(parts)
         self.pools = [ThreadPoolExecutor(1, "skysieve-search") for _ in self.workers]
 
     def _cut(self, parts: tuple[AtomsBatch, ...], start: int) -> Iterator[Chunk]:

@@ -23,7 +23,7 @@ from .ledger import Posteriors, Rows, wanted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Chunk", "ChunkReport", "GridMismatch", "SearchOptions", "SearchWorker", "WindowReport"]
+__all__ = ["Chunk", "ChunkReport", "Mismatch", "SearchOptions", "SearchWorker", "WindowReport"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class ChunkReport:
     windows: dict[str, WindowReport]
 
 
-class GridMismatch(ValueError):
-    """The grid does not fit the times of a batch."""
+class Mismatch(ValueError):
+    """The grid does not fit the times of a batch, or the prior of lines does not fit its detectors."""
 
 
 class SearchWorker:
@@ -119,8 +119,11 @@ class SearchWorker:
             self.grid = grid
             self._schedules.clear()
 
-    def check_times(self, parts: tuple[AtomsBatch, ...]) -> None:
-        """Raise `GridMismatch` if the grid does not fit the times of a batch."""
+    def check(self, parts: tuple[AtomsBatch, ...]) -> None:
+        """Raise `Mismatch` if the prior does not fit the detectors of a batch, or a strict grid its times."""
+        self._lines(parts)
+        if not self.options.strict:
+            return
         times = Times.of([p.t for p in parts], parts[0].tatom)
         for name in self.options.windows:
             self._schedule(name, times)
@@ -143,9 +146,15 @@ class SearchWorker:
         """Whether a batch is in the memory of this GPU."""
         return self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
 
-    def _binned(self, parts: tuple[AtomsBatch, ...]) -> tuple[Lines | None, Binned]:
+    def _lines(self, parts: tuple[AtomsBatch, ...]) -> Lines | None:
         bsgl = self.options.bsgl
-        lines = None if bsgl is None else bsgl.lines([p.detector for p in parts])
+        try:
+            return None if bsgl is None else bsgl.lines([p.detector for p in parts])
+        except ValueError as error:
+            raise Mismatch(str(error)) from error
+
+    def _binned(self, parts: tuple[AtomsBatch, ...]) -> tuple[Lines | None, Binned]:
+        lines = self._lines(parts)
         return lines, bin_batch(parts, self.options.dtype, each_detector=lines is not None)
 
     def _run(self, chunk: Chunk) -> ChunkReport:
@@ -161,11 +170,11 @@ class SearchWorker:
             return ChunkReport(chunk.start, count, numbers, numbered, params, {})
         if faults:
             parts = tuple(p.part(good) for p in parts)
-        lines, binned = self._binned(parts)
         detectors = tuple(p.detector for p in parts)
         try:
+            lines, binned = self._binned(parts)
             jobs = {name: self._job(name, binned) for name in self.options.windows}
-        except GridMismatch as error:
+        except Mismatch as error:
             every = dict.fromkeys(range(chunk.start, chunk.start + count), str(error)) | numbered
             return ChunkReport(chunk.start, count, numbers[:0], every, {k: v[:0] for k, v in params.items()}, {})
         windows = {}
@@ -193,7 +202,7 @@ class SearchWorker:
                 try:
                     refuse_short(times, grid, window, schedule)
                 except ValueError as error:
-                    raise GridMismatch(str(error)) from error
+                    raise Mismatch(str(error)) from error
             self._schedules = {k: v for k, v in self._schedules.items() if k[1:] == key[1:]}
             self._schedules[key] = grid, schedule
         return self._schedules[key]
