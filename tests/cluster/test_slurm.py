@@ -17,6 +17,7 @@ from tests.marks import slow
 
 from skysieve import cluster
 from skysieve.cluster.slurm import CHECKPOINT
+from skysieve.core.parts import InUse
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,14 +126,41 @@ def test_an_array_without_its_second_job_is_cancelled(tmp_path, monkeypatch):
         "scancel": "echo $@ > cancelled",
         "squeue": "",
     }
-    for name, text in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    fake_programs(tmp_path, monkeypatch, **programs)
     with pytest.raises(OSError, match=r"^sbatch: error: a; error: b$"):
         cluster.submit(toy(tmp_path / "a.parquet"))
     assert (tmp_path / "cancelled").read_text() == "17\n"
     assert cluster.run(toy(tmp_path / "a.parquet")).rows == 21
+
+
+def fake_programs(folder, monkeypatch, **texts):
+    """Shell scripts in the place of SLURM's programs."""
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\ncd {folder}\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_jobs_are_asked_for_before_their_folder_is_used_again(tmp_path, monkeypatch):
+    """Only jobs that squeue does not know, or does not list, have ended."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    fake_programs(tmp_path, monkeypatch, sbatch="[ $# = 2 ] && echo 17 || echo 18")
+    cluster.submit(toy(tmp_path / "a.parquet"))
+
+    def again(squeue):
+        fake_programs(tmp_path, monkeypatch, squeue=squeue)
+        return cluster.run(toy(tmp_path / "a.parquet"), overwrite=True)
+
+    failed = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    with pytest.raises(InUse, match=r"may be in use by job 17 of SLURM.*squeue: slurm_load.*\(connect failure\)"):
+        again(f"echo '{failed}' >&2; exit 1")
+    with pytest.raises(InUse, match=r"is in use by job 17 of SLURM"):
+        again("echo '17_0 RUNNING'")
+    monkeypatch.setenv("SLURM_JOB_ID", "18")  # in the job that joins the results
+    assert again("exit 1").rows == 21
+    monkeypatch.delenv("SLURM_JOB_ID")
+    cluster.submit(toy(tmp_path / "a.parquet"), overwrite=True)
+    assert again("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1").rows == 21
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, slow(signal.SIGUSR2)])

@@ -48,6 +48,8 @@ __all__ = [
 MANIFEST, LOCK = "manifest.json", "lock"
 VERSIONS = ("numpy", "numba", "finufft", "ducc0", "pyarrow")
 """Packages whose version results may depend on."""
+ENDED = "Invalid job id specified"
+"""What squeue says about jobs that ended some minutes ago, with exit code 1."""
 MOST_FAULTS = 1000
 """Most inputs whose faults are listed."""
 
@@ -153,11 +155,20 @@ def fail(folder: Path, number: int, error: str) -> None:
 
 
 def in_slurm(numbers: list[str]) -> bool:
-    """Whether SLURM still has one of the jobs; False without SLURM."""
+    """Whether SLURM still has one of the jobs; False without SLURM.
+
+    Raises
+    ------
+    OSError
+        squeue fails, for another reason than that it does not know the jobs any more.
+    """
     if shutil.which("squeue") is None:
         return False
     asked = ["squeue", "--noheader", "--jobs", ",".join(numbers)]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode and ENDED not in done.stderr:
+        said = "; ".join(done.stderr.strip().splitlines())
+        raise OSError(f"squeue: {said or f'exit code {done.returncode}'}")
     return done.returncode == 0 and bool(done.stdout.strip())
 
 
@@ -276,8 +287,18 @@ class RunFolder:
         return bool(found["state"] == "finished" and all(facts["files"] or not facts["columns"] for facts in made))
 
     def _check_slurm(self, found: dict[str, Any]) -> None:
-        others = [number for number in found.get("slurm", ()) if number != os.environ.get("SLURM_JOB_ID")]
-        if others and in_slurm(others):
+        numbers, own = found.get("slurm", ()), os.environ.get("SLURM_JOB_ID")
+        others = [number for number in numbers if number != own]
+        try:
+            running = bool(others) and in_slurm(others)
+        except OSError as error:
+            if own in numbers:  # SLURM starts the job that joins the results when the others have ended
+                return
+            raise InUse(
+                f"{self.folder} may be in use by job {others[0]} of SLURM, which cannot be asked ({error}); try again "
+                "later"
+            ) from error
+        if running:
             raise InUse(f"{self.folder} is in use by job {others[0]} of SLURM; wait until it ends, or scancel it")
 
     def _clear(self) -> None:
