@@ -163,6 +163,16 @@ def test_jobs_are_asked_for_before_their_folder_is_used_again(tmp_path, monkeypa
     assert again("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1").rows == 21
 
 
+def test_a_percent_sign_of_the_output_is_no_pattern_of_slurm(tmp_path, monkeypatch):
+    fake_programs(tmp_path, monkeypatch, sbatch="echo 17")
+    cluster.submit(toy(tmp_path / "100%a.parquet"))
+    folder = tmp_path / "100%a.parquet.parts"
+    for name, log in (("tasks", "slurm-%A_%a.log"), ("join", "slurm-%j.log")):
+        text = (folder / f"slurm-{name}.sh").read_text()
+        assert f"#SBATCH --output={tmp_path}/100%%a.parquet.parts/{log}\n" in text
+        assert f" {folder}" in text
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, slow(signal.SIGUSR2)])
 def test_a_task_that_is_asked_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
     """The task is started as the scripts start it, without SLURM."""

@@ -38,7 +38,7 @@ SCRIPT = """\
 #SBATCH --array={array}
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task={threads}
-{gpus}#SBATCH --output={folder}/slurm-%A_%a.log
+{gpus}#SBATCH --output={logs}/slurm-%A_%a.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@{warning}
@@ -67,7 +67,7 @@ LAST = """\
 # Written by skysieve: joins the results when all tasks have ended.
 #SBATCH --job-name={name}-join
 #SBATCH --ntasks=1
-#SBATCH --output={folder}/slurm-%j.log
+#SBATCH --output={logs}/slurm-%j.log
 exec {command} finish {folder}
 """
 
@@ -94,9 +94,10 @@ def _filled(template: str, folder: Path, job: Job, tasks: int, resources: Resour
     given = [f"--threads {resources.threads or 1}"]
     given += [f"--memory {shlex.quote(resources.memory)}"] if resources.memory else []
     gpus = "" if job.device == "cpu" else "#SBATCH --gpus=1\n" if template != CONDOR else "request_gpus = 1\n"
+    place = shlex.quote(str(folder.absolute()))
     return template.format(
         name=f"skysieve-{job.command.replace(' ', '-')}", array=f"0-{tasks - 1}", threads=resources.threads or 1,
-        folder=shlex.quote(str(folder.absolute())), warning=WARNING, checkpoint=CHECKPOINT, tasks=tasks,
+        folder=place, logs=place.replace("%", "%%"), warning=WARNING, checkpoint=CHECKPOINT, tasks=tasks,
         command=f"{shlex.quote(sys.executable)} -m skysieve.cluster", python=sys.executable, resources=" ".join(given),
         gpus=gpus,
     )  # fmt: skip
