@@ -268,6 +268,26 @@ def many(tmp_path):
     return folder
 
 
+def test_other_text_files_of_a_folder_are_left_alone(many, tmp_path, monkeypatch):
+    """Tables and maps of PyFstat beside its atoms; a file without rows is a damaged file of atoms."""
+    monkeypatch.chdir(tmp_path)
+    table = many / "search_H1L1_TransientGridSearch.txt"
+    table.write_text("# F0 F1 F2 Alpha Delta twoF maxTwoF t0_ML tau_ML\n30 0 0 0.5 1 4.5 20 1000000000 3600\n")
+    (many / "a_tCW_map.dat").write_text("# t0 tau 2F\n1000000000 3600 4.5\n")
+    (many / "README.TXT").write_text("These eight words are not atoms of templates\n")
+    (many / "z.dat").write_text("%% tGPS\n")
+    text = run("search", many, "-w", "rect", "--device", "cpu", code=1)
+    assert f"note: 3 text files without atoms left alone: README.TXT, a_tCW_map.dat, {table.name}" in text
+    assert "31 templates, 1 of them left out" in text
+    assert "z.dat holds no atoms" in text
+    text = run("search", many, "-w", "rect", "-o", "a.csv", "--cluster", "serial", code=1)
+    assert "note: 3 text files without atoms left alone" in text
+    assert "9 columns, expected 8" in run("search", table, "-w", "rect", code=2)
+    for path in many.glob("*.dat"):
+        path.unlink()
+    assert "many: no file in it holds atoms" in run("search", many, code=2)
+
+
 def test_a_search_takes_folders_patterns_and_lists_of_names(many, tmp_path):
     names = sorted(map(str, many.glob("*.dat")))
     (tmp_path / "list").write_text("\n".join(names) + "\n\n")

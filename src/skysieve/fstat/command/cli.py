@@ -565,6 +565,8 @@ def search(
         source = source_of(o)
         for text in source.left_out:
             typer.echo(f"skysieve: {text}", err=True)
+        for text in source.notes:
+            messages.say(f"note: {text}")
         if source.host is not None:
             messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
         parts = None
@@ -631,6 +633,8 @@ class Source:
     """Size of all files of SFTs."""
     read_one: Callable[[Path], list[Atoms]] | None = None
     """Reads one of `names`; None for SFTs."""
+    notes: Sequence[str] = ()
+    """Lines for the user."""
 
     def read(self, path: Path) -> list[Atoms]:
         """Atoms of one of `names`.  Standard input is read once, and its bytes are cached."""
@@ -698,7 +702,8 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     if o["templates"] is not None or o["inject"]:
         raise ValueError("--templates and --inject need --sfts")
     listed = None if o["files_from"] is None else Path(o["files_from"])
-    names = atom_files([*names, *listed_names(listed)])
+    others: list[Path] = []
+    names = atom_files([*names, *listed_names(listed)], others)
     if not names:
         raise ValueError("no files of atoms are given; expected their names, --files-from, or --sfts")
     if STDIO in names and listed == STDIO:
@@ -717,7 +722,11 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     first = _first(names, read_one)
     if prior is not None:
         prior.odds([one.detector for one in first])
-    return Source(first, len(names), names, [], read_one=read_one)
+    notes = []
+    if others:
+        some = ", ".join(path.name for path in others[:3]) + (", ..." if len(others) > 3 else "")
+        notes = [f"{counted(len(others), 'text file')} without atoms left alone: {some}"]
+    return Source(first, len(names), names, [], read_one=read_one, notes=notes)
 
 
 def prior_of(o: Mapping[str, Any]) -> BSGL | None:

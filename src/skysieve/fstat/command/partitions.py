@@ -62,7 +62,7 @@ class SearchWork:
             "settings": settings, "facts": source.facts(), "total": total, "files": files,
         }  # fmt: skip
         partitions = [[low, min(low + step, total)] for low in range(0, total, step)]
-        return Prepared(partitions, inputs, facts, source.left_out)
+        return Prepared(partitions, inputs, facts, [*source.notes, *source.left_out])
 
     def compute(self, partition: list[int]) -> Part:
         """Search a range of templates."""

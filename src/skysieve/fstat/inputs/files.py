@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,11 +147,7 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
 def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], list[int]]:
     """The numbers of a text file, one atom a row, and the line number of each row."""
     rows, lines = [], []
-    for number, line in enumerate(text, start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "%#":
-            continue
-        words = stripped.split()
+    for number, words in _words(text):
         if len(words) != TEXT_COLUMNS:
             raise ValueError(f"{path}, line {number}: {len(words)} columns, expected {TEXT_COLUMNS}")
         try:
@@ -162,6 +158,24 @@ def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], li
     if not rows:
         raise ValueError(f"{path} holds no atoms")
     return np.array(rows), lines
+
+
+def _words(text: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Number and words of each line that is neither empty nor a comment."""
+    for number, line in enumerate(text, start=1):
+        words = line.split()
+        if words and words[0][0] not in "%#":
+            yield number, words
+
+
+def _may_be_atoms(path: Path) -> bool:
+    """Whether a text file has no rows, or a first row like that of atoms: eight numbers, the first a whole one."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            _, words = next(_words(file), (0, ["0"] * TEXT_COLUMNS))
+        return len([float(word) for word in words]) == TEXT_COLUMNS and float(words[0]).is_integer()
+    except ValueError:  # also text in another encoding
+        return False
 
 
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
@@ -391,9 +405,26 @@ def read_any(path: PathLike, tatom: int | None = None, detectors: Sequence[str] 
     return read_atoms(path, tatom=tatom, detectors=detectors)
 
 
-def atom_files(names: Iterable[PathLike]) -> list[Path]:
-    """The files of atoms that the user's names, folders and patterns select; see `core.files.expand`."""
-    return expand(names, {ending for form in FORMATS.values() for ending in form.endings})
+def atom_files(names: Iterable[PathLike], others: list[Path] | None = None) -> list[Path]:
+    """The files of atoms that the user's names, folders and patterns select; see `core.files.expand`.
+
+    Text files of a folder that hold something else, such as PyFstat's tables and maps, are left out and added to
+    `others`.
+    """
+    endings = {ending for form in FORMATS.values() for ending in form.endings}
+    out: list[Path] = []
+    for name in names:
+        found = expand([name], endings)
+        if Path(name).is_dir():
+            texts = [path for path in found if path.suffix.lower() in FORMATS["text"].endings]
+            left = {path for path in texts if not _may_be_atoms(path)}
+            found = [path for path in found if path not in left]
+            if not found:
+                raise FileNotFoundError(f"{name}: no file in it holds atoms")
+            if others is not None:
+                others += sorted(left)
+        out += found
+    return expand(out, ())
 
 
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"
