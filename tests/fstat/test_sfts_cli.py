@@ -116,6 +116,25 @@ def test_the_line_robust_statistic_needs_two_detectors(folder, more, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_patterns_may_be_joined_as_in_lalpulsar(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder)
+    h1, l1 = next(folder.glob("H-*.sft")), next(folder.glob("L-*.sft"))
+    assert [one.detector for one in read_sfts(f"{h1};{l1}")] == ["H1", "L1"]
+    odd = tmp_path / "a;b.sft"
+    shutil.copy(h1, odd)
+    assert [one.detector for one in read_sfts(odd)] == ["H1"]
+    tables = []
+    for i, more in enumerate(([], ["--cluster", "serial"])):
+        out = tmp_path / f"{i}.csv"
+        done = run("search", "--sfts", f"H-*.sft;{l1.name};", *PLACE, *BANK, "-w", "rect", "-o", out, *more)
+        assert done.exit_code == 0, done.output
+        tables.append(out.read_text())
+    assert tables[0] == tables[1]
+    done = run("search", "--sfts", f"{h1};none.sft", *PLACE, *BANK)
+    assert done.exit_code == 2
+    assert "none.sft: no such file" in done.stderr
+
+
 def best(out):
     return np.genfromtxt(out, delimiter=",", names=True, dtype=None, encoding="utf-8", ndmin=1)
 

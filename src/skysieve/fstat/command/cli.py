@@ -681,7 +681,7 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     if o["sfts"]:
         if o["tatom"] is not None:
             raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
-        from skysieve.fstat.sfts.files import files_of
+        from skysieve.fstat.sfts.files import divided, files_of
 
         if o["files_from"] is not None:
             raise ValueError(
@@ -691,7 +691,7 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
             ("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot")))  # fmt: skip
         left_out: list[str] = []
         listed = o["templates"] if o["templates"] is None else Path(o["templates"])
-        patterns = [str(at(str(name))) for name in (*o["sfts"], *names)]
+        patterns = [str(at(name)) for name in divided([*o["sfts"], *names])]
         host, bank = sft_options.opened(
             patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
             o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),

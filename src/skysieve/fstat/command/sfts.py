@@ -51,7 +51,7 @@ Patterns = Annotated[
     list[str] | None,
     option(
         "--sfts", help="Search SFT files instead of files of atoms: a file, a folder or a quoted pattern such as "
-                       "'H-*.sft'. May be repeated; more names may follow.",
+                       "'H-*.sft'; several may be joined by ';'. May be repeated; more names may follow.",
         panel=SFTS, metavar="PATTERN",
     ),
 ]  # fmt: skip

@@ -51,7 +51,8 @@ def read_sfts(
     Parameters
     ----------
     pattern : path, str with wildcards, folder, or iterable of paths
-        The files, with one or several SFTs each, in any order; for a folder, all its files ``*.sft``.
+        The files, with one or several SFTs each, in any order; for a folder, all its files ``*.sft``.  Several may be
+        joined by ``;`` as in LALPulsar and PyFstat.
     band : (low, high), optional
         Frequencies in Hz; only these bins are kept.  By default all bins, which must be the same in all SFTs of a
         detector.
@@ -107,6 +108,15 @@ def read_sfts(
     return made
 
 
+def divided(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Patterns one by one: several may be joined by ``;`` as in LALPulsar, except in the name of a file that exists."""
+    found = []
+    for text in map(os.fspath, patterns):
+        parts = [] if Path(text).exists() else [part for part in text.split(";") if part]
+        found += parts or [text]
+    return found
+
+
 def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files that match a pattern.
 
@@ -115,8 +125,7 @@ def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     FileNotFoundError
         There are none.
     """
-    many = [pattern] if isinstance(pattern, str | os.PathLike) else pattern
-    found = expand(many, (".sft",))
+    found = expand(divided([pattern] if isinstance(pattern, str | os.PathLike) else pattern), (".sft",))
     for path in found:
         if not path.exists():
             raise FileNotFoundError(f"{path}: no such file, and no file matches")
