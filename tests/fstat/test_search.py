@@ -508,3 +508,25 @@ def test_the_expected_loudest_of_noise():
     assert deviation == pytest.approx(loudest.std(), rel=0.25)
     few = SearchResult({"rect": Ledger(1)}, 3, 0, {}, None, "max2F", None, None, 50.0, {})
     assert few.expected_loudest("rect") is None
+
+
+def test_a_narrow_search_around_a_signal_does_not_tell_how_loud_noise_is():
+    """Noise, signals in few bands, and a signal whose 2F falls to a half over the bands."""
+    rng = np.random.default_rng(5)
+
+    def result(values, templates, grid=None):
+        ledger = Ledger(1, bands={i: (float(v), i) for i, v in enumerate(values)})
+        return SearchResult({"rect": ledger}, templates, 0, {}, grid, "max2F", None, None, 50.0, {})
+
+    for bands, most in ((16, 0.02), (200, 0.002)):  # measured with other seeds: 0.0105 and 0.0005
+        noise = rng.chisquare(4, (1000, bands, 50)).max(axis=2)
+        assert np.mean([result(v, 50 * bands).exceeds_noise("rect") for v in noise]) <= most
+    noise[:, :5] = 1000
+    assert np.mean([result(v, 10_000).exceeds_noise("rect") for v in noise]) <= 0.01
+    signal = np.linspace(145, 72, 200)
+    for grid in (None, GRID):
+        narrow = result(signal, 200, grid)
+        assert narrow.exceeds_noise("rect")
+        assert narrow.expected_loudest("rect") is None
+    with pytest.raises(ValueError, match="window='exp'"):
+        narrow.exceeds_noise("exp")

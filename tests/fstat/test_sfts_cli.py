@@ -201,6 +201,10 @@ def test_injected_signals_are_found(folder, tmp_path):
         "search", "--sfts", folder, *PLACE, "--freq", "100.1499", "--freq-band", "2e-4", "--df", "4e-6", "-w", "rect"
     )
     assert "rect: in noise alone the loudest would have 2F =" in quiet.stdout
+    narrow = run("search", "--sfts", folder, *PLACE, "--freq", "100.04999", "--freq-band", "2e-5", "--df", "4e-7",
+                 "-w", "rect")  # fmt: skip
+    assert "in noise alone the loudest would have" not in narrow.stdout
+    assert "rect: the templates are too loud to tell what noise alone would give" in narrow.stdout
 
 
 @pytest.mark.parametrize("signal", ["1,2,3", "1,2,3,x", "1,2,3,0.5,0,rect,a,b"])

@@ -791,6 +791,11 @@ def _print_search(result: SearchResult, console: Console) -> None:
     for window in result.windows:
         columns = result.columns(window)
         expected = result.expected_loudest(window)
+        if result.exceeds_noise(window):
+            console.print(
+                f"{window}: the templates are too loud to tell what noise alone would give, as in a narrow search "
+                "around a signal"
+            )
         if expected is not None:
             console.print(
                 f"{window}: in noise alone the loudest would have 2F = {expected[0]:.1f} +- {expected[1]:.1f}"

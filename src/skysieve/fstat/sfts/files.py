@@ -110,8 +110,9 @@ def read_sfts(
 
 def divided(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Patterns one by one: several may be joined by ``;`` as in LALPulsar, except in the name of a file that exists."""
-    found = []
-    for text in map(os.fspath, patterns):
+    found: list[str] = []
+    for pattern in patterns:
+        text = os.fspath(pattern)
         parts = [] if Path(text).exists() else [part for part in text.split(";") if part]
         found += parts or [text]
     return found
