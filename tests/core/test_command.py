@@ -142,6 +142,9 @@ def command_that(work):
         (["--loss", "0"], "max_loss=0.0: expected 1", "--loss 0.0: expected 1"),
         (["--pulses", "3"], "n=3, max_loss=0.1: n above max_loss", "--pulses 3, --max-loss 0.1: n above --max-loss"),
         (["-t", "0"], "max_loss.fil, a/max_loss: threshold", "max_loss.fil, a/max_loss: threshold"),
+        ([], "max_loss: at most 1 of n_pulses", "--max-loss: at most 1 of n_pulses"),
+        ([], "no column 'x'; the columns are: t, max_loss", "no column 'x'; the columns are: t, max_loss"),
+        (["--loss", "1"], "--grid width=3,max_loss=2: no", "--grid width=3,max_loss=2: no"),
     ],
 )  # fmt: skip
 def test_a_message_names_the_option_that_was_given(words, text, message):
@@ -149,6 +152,13 @@ def test_a_message_names_the_option_that_was_given(words, text, message):
         raise ValueError(text)
 
     assert command_that(work)(*words) == f"skysieve: {message}\n"
+
+
+def test_the_name_of_a_file_stays():
+    def work():
+        raise FileNotFoundError(2, "No such file or directory", "max_loss")
+
+    assert command_that(work)() == "skysieve: max_loss: No such file or directory\n"
 
 
 def test_a_message_without_a_command_stays():

@@ -89,6 +89,7 @@ def test_paths_that_cannot_be_files(tmp_path):
 def test_files_named_in_several_ways_keep_their_order(tmp_path):
     for name in ("a.x", "b.x", "c.x"):
         (tmp_path / name).touch()
+    (tmp_path / "folder.x").mkdir()
     b, a = tmp_path / "b.x", tmp_path / ".." / tmp_path.name / "a.x"
     assert expand([b, a, tmp_path, b], {".x"}) == [b, a, tmp_path / "c.x"]
 

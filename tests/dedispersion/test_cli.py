@@ -164,7 +164,7 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--num-dms", 3, "--dm-step", 1, "--dm-max", 9), "--num-dms cannot be combined with --dm-max"),
         (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule cannot be combined with"),
         (("--dm-max", 9, "--dm-constant", 0), "--dm-constant 0.0"),
-        (("--dm-max", 9, "-t", 0), "0.0: expected a number above 0"),
+        (("--dm-max", 9, "-t", 0), "--threshold 0.0: expected a number above 0"),
         (("--dm-max", 9, "--dm-step", 0), "--dm-step 0.0: expected a DM step above 0"),
         (("--dm-max", 9, "--each", "--dm-step", 0), "a.fil: --dm-step 0.0: expected a DM step above 0"),
         (("--dm-max", 9, "--most", 10), "--most needs --cutouts"),
@@ -172,7 +172,7 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--dm-max", 9, "--format", "csv"), "--format needs -o"),
         (("--dm-max", 9, "--tol", 1.25), "--tol needs --rule tolerance"),
         (("--dm-max", 9, "--rule", "presto", "--max-loss", 0.1), "--max-loss needs --rule loss"),
-        (("--dm-max", 9, "--dm-step", 1, "--width", 1e-3), "--width needs a rule, not --stages or --dm-step"),
+        (("--dm-max", 9, "--dm-step", 1, "--width", 1e-3), "--width needs a rule, not --stages, --dm-step or --num-dms"),
         (("--dm-max", 9, "--detector", "threshold", "--max-width", 1), "--max-width needs --detector boxcar"),
         (("--dm-max", 9, "--block", 2, "--buffer", 512), "--block and --buffer: expected one of them"),
         (("--dm-max", 9, "--detector", "threshold", "--veto"), "--veto needs --detector boxcar"),
@@ -309,6 +309,24 @@ def test_masks_reach_the_pictures(path, tmp_path):
             spectrum = file["data_freq_time"][:]
         assert not spectrum[:, 20:24].any()  # 64 channels, four times each
         assert spectrum[:, [19, 24]].any(axis=0).all()
+
+
+def test_neither_pictures_nor_the_table_are_lost_if_the_other_fails(path, tmp_path, monkeypatch):
+    from skysieve.dedispersion.command import cli
+    from skysieve.dedispersion.single_pulse import cutouts
+
+    def fails(*_, **__):
+        raise OSError("no room is left")
+
+    words = ("search", path, "--dm-max", 120, "--dm-step", 10, "--plot", tmp_path / "a.png", "--overwrite")
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "show", fails)
+        assert "no room is left" in run(*words, code=2)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    monkeypatch.setattr(cutouts, "write_cutouts", fails)
+    said = run(*words, "--cutouts", tmp_path / "cut", code=2)
+    assert "no room is left" in said
+    assert "candidates (" in said
 
 
 def test_requantised_data_hold_the_same_pulses(path, tmp_path):

@@ -276,10 +276,19 @@ def test_other_text_files_of_a_folder_are_left_alone(many, tmp_path, monkeypatch
     (many / "a_tCW_map.dat").write_text("# t0 tau 2F\n1000000000 3600 4.5\n")
     (many / "README.TXT").write_text("These eight words are not atoms of templates\n")
     (many / "z.dat").write_text("%% tGPS\n")
+    (many / "y.dat").write_text(f"%% tGPS a2 b2\n{T0} 1.0 1.0\n")
+    (many / "x.dat").symlink_to("nowhere")
+    (many / "w.dat").mkdir()
     text = run("search", many, "-w", "rect", "--device", "cpu", code=1)
     assert f"note: 3 text files without atoms left alone: README.TXT, a_tCW_map.dat, {table.name}" in text
-    assert "31 templates, 1 of them left out" in text
+    assert "33 templates, 3 of them left out" in text
     assert "z.dat holds no atoms" in text
+    assert "y.dat, line 2: 3 columns, expected 8" in text
+    assert "x.dat: " in text
+    text = run("search", many, table, "-w", "rect", "--device", "cpu", code=1)
+    assert "note: 2 text files without atoms left alone: README.TXT, a_tCW_map.dat" in text
+    (many / "x.dat").unlink()
+    (many / "w.dat").rmdir()
     text = run("search", many, "-w", "rect", "-o", "a.csv", "--cluster", "serial", code=1)
     assert "note: 3 text files without atoms left alone" in text
     assert "9 columns, expected 8" in run("search", table, "-w", "rect", code=2)

@@ -222,7 +222,7 @@ def test_wrong_signals_are_one_line(tmp_path, signal):
         (["--start", "-5"], "--start -5: expected 0 to"),
         (["--tsft", "0"], "Invalid value for '--tsft'"),
         (["--seed", "-1"], "Invalid value for '--seed'"),
-        (["--freq", "-1"], "--freq -1.0: expected a number above 0"),
+        (["--freq", "-1"], "--freq -1: expected at least 0"),
         (["--freq", "1e9"], "--freq 1e+09: expected frequencies below 1193046.47 Hz"),
         (["--freq-band", "nan"], "--freq-band nan: expected a finite number"),
         (["--days", "0"], "--days 0: expected a number above 0"),

@@ -115,7 +115,7 @@ def test_a_picture(tmp_path, sky):
         (["--mexican-hat", "0deg"], "--mexican-hat '0deg': expected an angle"),
         (["--needlet", "-1"], "--needlet '-1': expected a whole number"),
         (["--fwhm", "1deg", "--fields", "I", "--nside-out", "0", "--pixwin"], "--nside-out 0: expected"),
-        (["--fwhm", "1deg", "--iter", "1", "--eps", "1e-6"], "--eps needs a sum over pixels, not harmonics"),
+        (["--fwhm", "1deg", "--iter", "1", "--eps", "1e-6"], "--eps needs a sum over pixels, without --iter"),
         (["--fwhm", "1deg", "--fields", "V"], "no column 'V'"),
         (["--fwhm", "1deg", "--fields", "7"], "no column 7"),
         (["--bl", "nothing.txt"], "nothing.txt"),

@@ -480,7 +480,9 @@ def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | N
     except (ValueError, TypeError, OSError, EOFError, BadZipFile, MemoryError, RuntimeError, ImportError) as error:
         if isinstance(error, BrokenPipeError) and nobody_reads():
             raise typer.Exit(128 + signal.SIGPIPE) from None
-        text = with_option(one_line(error), names)
+        text = one_line(error)
+        if not isinstance(error, OSError):  # such a message names a file
+            text = with_option(text, names)
         if isinstance(error, (EOFError, BadZipFile)):
             text = f"a file is damaged or cut short: {text or 'it ends early'}"
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
@@ -495,8 +497,9 @@ def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | N
 def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
     """Replace the arguments' names in a message by the options of the command that is running.
 
-    A name with an underscore is replaced wherever it stands.  Another one is replaced before "=" only, and if the user
-    gave its option; values such as ``fmin`` may follow from another option.
+    Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because values
+    such as ``fmin`` may follow from another option.  Then other names with an underscore in the same message are
+    replaced, too.  A message that begins with an option is about a part of its value, and is not changed.
 
     Parameters
     ----------
@@ -505,15 +508,23 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
         Options of arguments that have another name, such as ``{"n": "--pulses"}``.
     """
     options = {o[2:].replace("-", "_"): o for o in _options() if o.startswith("--")} | dict(names or {})
+    if not options or text.startswith("--"):
+        return text
 
-    def replaced(found: re.Match[str]) -> str:
-        name, equals = found.groups()
-        option = options.get(name)
-        if option is None or not ("_" in name or (equals and given(option))):
-            return found[0]
-        return _as_typed(option) + (" " if equals else "")
+    def value(found: re.Match[str]) -> str:
+        option = options.get(found[1])
+        known = option is not None and ("_" in found[1] or given(option))
+        return f"{_as_typed(option)} " if option is not None and known else found[0]
 
-    return re.sub(r"(?<![\w./-])([a-zA-Z]\w*)(?:(=)(?!=)|(?![\w=/-]|\.\w))", replaced, text) if options else text
+    def other(found: re.Match[str]) -> str:
+        option = options.get(found[0])
+        return found[0] if option is None else _as_typed(option)
+
+    changed = re.sub(r"(?<![\w./-])([a-zA-Z]\w*)=(?!=)", value, text)
+    about = re.match(r"[a-z]+_\w+(?=: )", text)  # "dm_max: the plan would have more DMs than ..."
+    if changed == text and not about:
+        return text
+    return re.sub(r"(?<![\w./-])[a-z]+_\w+(?![\w=/-]|\.\w)", other, changed)
 
 
 def given(*options: str) -> list[str]:

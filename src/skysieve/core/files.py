@@ -313,7 +313,7 @@ def expand(names: Iterable[str | os.PathLike[str]], endings: Collection[str]) ->
     for path in map(Path, names):
         if path.is_dir():
             seen = (one for one in path.iterdir() if not one.name.startswith("."))  # not files that are being written
-            found = sorted(one for one in seen if one.suffix.lower() in endings)
+            found = sorted(one for one in seen if one.suffix.lower() in endings and not one.is_dir())
         elif is_pattern(path):
             found = sorted(one for one in map(Path, glob.glob(os.fspath(path), recursive=True)) if not one.is_dir())
         else:

@@ -345,7 +345,7 @@ def _check_observation(
     if start and obs.tstart and abs(start - obs.tstart) * 86400 > length:
         other.append(f"it begins at MJD {start:.6f}, the data at {obs.tstart:.6f}")
     if other:
-        warnings.warn(f"{path}: is it the mask of this file?  {'; '.join(other)}", stacklevel=3)
+        warnings.warn(f"{path}: may be the mask of other data: {', and '.join(other)}", stacklevel=3)
 
 
 def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) -> NDArray[np.int64]:

@@ -438,17 +438,19 @@ def search(
         if save_mask is not None and found.removed is not None:
             write_rfifind(found.removed.mask, save_mask, fb)
             messages.wrote(save_mask)
-        if output == STDIO:
-            for line in found.remarks():
-                messages.say(line)
-        elif not messages.quiet:
-            show(found)
-        if plot is not None:
-            save_figure(found.plot(), plot, dpi=120)
-            messages.wrote(plot)
-        if cutouts is not None:
-            paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
-            messages.wrote(cutouts, counted(len(paths), "file"))
+        try:
+            if plot is not None:
+                save_figure(found.plot(), plot, dpi=120)
+                messages.wrote(plot)
+            if cutouts is not None:
+                paths = write_cutouts(searched, found, cutouts, most=most, mask=every, memory=computation.memory)
+                messages.wrote(cutouts, counted(len(paths), "file"))
+        finally:  # candidates are shown even if pictures cannot be written
+            if output == STDIO:
+                for line in found.remarks():
+                    messages.say(line)
+            elif not messages.quiet:
+                show(found)
 
 
 def divide(cluster: str, given: dict[str, Any]) -> NoReturn:

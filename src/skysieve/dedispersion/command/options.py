@@ -431,7 +431,7 @@ class DmOptions:
         ruled = self.stages is None and self.num_dms is None and self.dm_step is None
         needs("--rule loss", ruled and self.rule in (None, "loss"), "--max-loss")
         needs("--rule tolerance", self.rule == "tolerance", "--tol")
-        needs("a rule, not --stages or --dm-step", ruled, "--width")
+        needs("a rule, not --stages, --dm-step or --num-dms", ruled, "--width")
 
     def stage_rows(self) -> list[list[float]]:
         """The rows of the option --stages."""

@@ -71,7 +71,8 @@ class PsrfitsReader:
         head = table.header
         if str(primary.get("OBS_MODE", "SEARCH")).strip() not in ("SEARCH", "SRCH"):
             raise BadFile(f"{self.path}: OBS_MODE={primary['OBS_MODE']!r}; expected 'SEARCH'")
-        missing = [c for c in COLUMNS if c not in table.columns.names]
+        columns = {name.upper() for name in table.columns.names}
+        missing = [c for c in COLUMNS if c not in columns]
         if missing:
             raise BadFile(f"{self.path}: SUBINT lacks {', '.join(missing)}")
         self.nbits, self.nchan, self.npol, self.nsblk = (
@@ -211,10 +212,10 @@ class PsrfitsReader:
     def _read_scales(self) -> None:
         """Read the scales of all rows; ``scaled`` is False if they change nothing."""
         rows, width = len(self._rows), self.nchan * self.npol
-        found = []
+        found, held = [], {name.upper() for name in self._rows.names}
         for name, usual in SCALES.items():
             wide = self.nchan if name == "DAT_WTS" else width
-            if name not in self._rows.names:
+            if name not in held:
                 found.append(np.full((rows, wide), usual, np.float32))
                 continue
             if self._rows[name].size != rows * wide:
@@ -224,10 +225,8 @@ class PsrfitsReader:
                 )
             found.append(np.asarray(self._rows[name], np.float32).reshape(rows, wide))
         self.weights, self.scales, self.offsets = found
-        if missing := [name for name in SCALES if name not in self._rows.names]:
-            warnings.warn(
-                f"{self.path}: no {', '.join(missing)}: taken as weights and scales 1, offsets 0", stacklevel=4
-            )
+        if missing := [f"{name} (taken as {usual:g})" for name, usual in SCALES.items() if name not in held]:
+            warnings.warn(f"{self.path}: SUBINT lacks {', '.join(missing)}", stacklevel=4)
         idle = (self.weights == 1).all() and (self.scales == 1).all() and (self.offsets == 0).all()
         self.scaled = not idle or self.zero != 0
 

@@ -160,6 +160,8 @@ def opened(
         found = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
         raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found or 'none of them'}")
     _check_numbers(axes, {"--ra": ra, "--dec": dec, "--tref": tref})
+    if lowest is not None and lowest <= 0:
+        raise ValueError(f"--freq {lowest}: expected a number above 0")
     if listed is not None and lowest is not None:
         raise ValueError("--freq and --templates: expected one of them")
     sky_position(ra, dec)
@@ -199,8 +201,6 @@ def _check_numbers(axes: Sequence[tuple[float | None, float, float | None]], oth
         if step is not None and step <= 0:
             raise ValueError(f"{given_step} {step}: expected a number above 0")
         others |= {first: lowest, given_width: width, given_step: step}
-    if axes[0][0] is not None and axes[0][0] <= 0:
-        raise ValueError(f"--freq {axes[0][0]}: expected a number above 0")
     check_finite(others)
 
 
@@ -324,6 +324,8 @@ def simulate(
         _check_numbers(((freq, freq_band, None),), {"--noise": noise})
         if noise < 0:
             raise ValueError(f"--noise {noise:g}: expected at least 0")
+        if freq < 0:
+            raise ValueError(f"--freq {freq:g}: expected at least 0")
         if (freq + freq_band) * tsft >= 2**31:
             raise ValueError(f"--freq {freq:g}: expected frequencies below {2**31 / tsft:.9g} Hz")
         if not 0 <= start <= LAST_START - span:
@@ -351,4 +353,7 @@ def _signal(option_name: str, text: str, tref: float) -> Signal:
         when: dict[str, Any] = {} if len(parts) < 8 else {"window": parts[5], "t0": int(parts[6]), "tau": int(parts[7])}
     except ValueError:
         raise ValueError(f"{option_name} {text}: expected numbers, and for a transient WINDOW,T0,TAU") from None
-    return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=tref, f1dot=f1dot, **when)
+    try:
+        return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=tref, f1dot=f1dot, **when)
+    except ValueError as error:
+        raise ValueError(f"{option_name} {text}: {error}") from error

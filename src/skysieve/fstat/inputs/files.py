@@ -168,14 +168,33 @@ def _words(text: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             yield number, words
 
 
-def _may_be_atoms(path: Path) -> bool:
-    """Whether a text file has no rows, or a first row like that of atoms: eight numbers, the first a whole one."""
+def _is_other_text(path: Path) -> bool:
+    """Whether a text file certainly holds something else than atoms.
+
+    Neither its name nor its first line is that of atoms, and its first row holds no number, or numbers that are not
+    eight with a whole one first.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            _, words = next(_words(file), (0, ["0"] * TEXT_COLUMNS))
-        return len([float(word) for word in words]) == TEXT_COLUMNS and float(words[0]).is_integer()
-    except ValueError:  # also text in another encoding
+            head = file.readline()
+            file.seek(0)
+            _, words = next(_words(file), (0, []))
+    except (OSError, UnicodeDecodeError):  # a fault of the file, which is reported when it is searched
         return False
+    if not words or "tGPS" in head or "Fstatatoms" in path.name:
+        return False
+    numbers = [_number(word) for word in words]
+    if None in numbers:
+        return not any(number is not None for number in numbers)
+    return len(numbers) != TEXT_COLUMNS or not float(words[0]).is_integer()
+
+
+def _number(word: str) -> float | None:
+    """The number that a word stands for, if it stands for one."""
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
@@ -412,19 +431,21 @@ def atom_files(names: Iterable[PathLike], others: list[Path] | None = None) -> l
     `others`.
     """
     endings = {ending for form in FORMATS.values() for ending in form.endings}
-    out: list[Path] = []
+    out, rest = list[Path](), list[Path]()
     for name in names:
         found = expand([name], endings)
         if Path(name).is_dir():
             texts = [path for path in found if path.suffix.lower() in FORMATS["text"].endings]
-            left = {path for path in texts if not _may_be_atoms(path)}
+            left = {path for path in texts if _is_other_text(path)}
             found = [path for path in found if path not in left]
             if not found:
                 raise FileNotFoundError(f"{name}: no file in it holds atoms")
-            if others is not None:
-                others += sorted(left)
+            rest += sorted(left)
         out += found
-    return expand(out, ())
+    chosen = expand(out, ())
+    if others is not None:
+        others += [path for path in expand(rest, ()) if path not in chosen]
+    return chosen
 
 
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?"

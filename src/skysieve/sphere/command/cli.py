@@ -257,7 +257,8 @@ def smooth(
         if output is None and len(files) != 2 and not divided and not (dry_run and len(files) == 1):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
         harmonics = (iterations, lmax) != (None, None) or "harmonic" in method or quadrature == "healpy"
-        needs("a sum over pixels, not harmonics", not harmonics, "--eps")
+        needs("a sum over pixels, without --iter, --lmax, --method harmonic and --quadrature healpy", not harmonics,
+              "--eps")  # fmt: skip
         o = flat_options(given)
         read_kernel(kernels_of(o))
         if divided:

@@ -29,7 +29,7 @@ from .gain import (
     GainChange,
     change_of_noise,
     find_drift,
-    less_common,
+    subtract_common,
     noise_of,
 )
 from .records import BlockRecord, Records
@@ -429,7 +429,7 @@ class Cleaner:
         groups: NDArray[np.bool_] = np.zeros(len(series), bool)
         seen = np.ascontiguousarray(series[:, begin:end])
         if band >= WIDE_BANDS:  # is the step in this part of the band alone?
-            other = np.ascontiguousarray(less_common(series, self._used, context, q)[:, begin:end])
+            other = np.ascontiguousarray(subtract_common(series, self._used, context, q)[:, begin:end])
             own = np.zeros(len(series))
             cpu_impulses.group_jumps(seen, at - begin, LEAST_FIT * q, jumps, error)
             cpu_impulses.group_jumps(other, at - begin, LEAST_FIT * q, own, error)
@@ -501,7 +501,7 @@ class Cleaner:
         for first in (0, WIDE_BANDS):
             some = self._bands[first:STEP_BANDS]
             if first:
-                series = less_common(series, self._used, context, self.piece)
+                series = subtract_common(series, self._used, context, self.piece)
             if not len(some) or not cpu_impulses.changes(series, self._used, some, *sought, each):
                 return None
             if find(series, self._used, some, each, *sought, STEEP, work, out):

@@ -13,7 +13,7 @@ from .steps import PIECES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Gain", "GainChange", "change_of_noise", "find_drift", "less_common", "noise_of"]
+__all__ = ["Gain", "GainChange", "change_of_noise", "find_drift", "subtract_common", "noise_of"]
 
 STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """Smallest step of the gain in standard errors, smallest fraction of it that happens at once, and largest number of
@@ -173,7 +173,7 @@ def find_drift(
     return (before, after) if abs(after - before) > DRIFTED * spread else (0.0, 0.0)
 
 
-def less_common(
+def subtract_common(
     series: NDArray[np.float32], used: NDArray[np.float64], context: int, piece: int
 ) -> NDArray[np.float32]:
     """Series less what most groups have in common: the median of their means, joined by straight lines.

@@ -1,4 +1,4 @@
-"""What the cleaning has removed: block by block, so that it can be asked for later, and in all."""
+"""Records of what the cleaning removed: for each block, and in total."""
 
 from __future__ import annotations
 
@@ -127,6 +127,8 @@ class Records:
     ----------
     jumps : list of (int, int)
         Steps of the gain: sample, and number of channels.
+    blocks : list of BlockRecord
+        In the order of time.
     hum : list of int
         The length of each block whose impulses were not removed; several threads append.
     """

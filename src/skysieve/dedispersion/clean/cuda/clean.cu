@@ -758,9 +758,9 @@ __device__ double middle(const double* v, int n) {
   return 0.5 * (low + high);
 }
 
-// Subtract from the means of groups, by piece, the part common to most groups, as `less_common` in clean/blocks/gain.py
-// does.  The mean of the joined line over a piece is 3/4 of the median in that piece and 1/8 of the median in each
-// neighbouring piece.
+// Subtract from the means of groups, by piece, the part common to most groups, as `subtract_common` does in
+// clean/blocks/gain.py.  The mean of the joined line over a piece is 3/4 of the median in that piece and 1/8 of the
+// median in each neighbouring piece.
 __device__ void against_rest(double* sums, const double* used, int groups, int pieces, double* common) {
   const int lane = threadIdx.x & 31;
   int n = 0, mine = 0;
