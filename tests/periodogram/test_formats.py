@@ -415,6 +415,39 @@ def test_gaia_arrays(tmp_path: Path) -> None:
     check(read_light_curves(tmp_path / "b.vot"), T, MAG, None)
 
 
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize(("scale", "form"), [("utc", "isot"), ("tdb", "jd"), ("utc", "unix"), ("tdb", "mjd")])
+def test_times_of_astropy(scale: str, form: str, with_ids: bool, tmp_path: Path) -> None:
+    # FITS holds such a time as a vector of two numbers, Parquet as two columns
+    from astropy.table import QTable
+    from astropy.time import Time
+
+    time = Time(T + 2400000.5, format="jd", scale=scale)
+    time.format = form
+    time[3] = np.ma.masked
+    table = QTable({"time": time, "mag": MAG})
+    if with_ids:
+        table["id"] = np.repeat([1, 2], len(T) // 2)
+    for name in ("a.ecsv", "a.fits", "a.parquet"):
+        table.write(tmp_path / name)
+        found = read_light_curves(tmp_path / name)
+        assert len(found) == 1 + with_ids, name
+        np.testing.assert_allclose(found.t, np.where(np.arange(len(T)) == 3, np.nan, T), rtol=0, atol=1e-8)
+        np.testing.assert_array_equal(found.y, MAG)
+
+
+def test_shapes_of_columns(tmp_path: Path) -> None:
+    from astropy.table import Table
+
+    Table({"mjd": T[:, None], "mag": MAG[:, None]}).write(tmp_path / "one.fits")
+    found = read_light_curves(tmp_path / "one.fits")
+    np.testing.assert_array_equal([found.t, found.y], [T, MAG])
+    Table({"mjd": np.stack([T, T + 1], axis=1), "mag": MAG}).write(tmp_path / "two.fits")
+    n = len(T)
+    with pytest.raises(BadFile, match=rf"'mjd' has shape \({n}, 2\) and column 'mag' has shape \({n},\): one time"):
+        read_light_curves(tmp_path / "two.fits")
+
+
 def test_tables_in_python() -> None:
     """Dates, Arrow's nulls, Python's numbers and fields of nested columns in ``data``."""
     pa = pytest.importorskip("pyarrow")

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +39,7 @@ from .arrays import group_rows
 from .column_notes import repeated_times, sampled
 from .flags import judge, mission
 from .json_file import read_json
-from .parquet import read_parquet, units_of
+from .parquet import has_times_of_astropy, read_parquet, units_of
 from .table_columns import (
     holds_dates,
     is_number,
@@ -205,6 +205,7 @@ def read_light_curves(
         if kind == "Parquet":
             if packed:
                 raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
+        if kind == "Parquet" and not has_times_of_astropy(path):
             names, columns, data, notes, time_unit, resolution = read_parquet(path, wanted)
             units: Sequence[Any] = units_of(path, names)
         elif kind in ("text", "JSON"):
@@ -324,9 +325,12 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
     texts, resolution = list[Any](), 0.0
     parts = columns.parts()
     table = {at: column(names[at]) for at in parts.values()}
-    time = table[columns.time]
+    time, value = table[columns.time], table[columns.mag]
     width = _width(time)
     counts, notes = None, list[str]()
+    if (width > 1 or is_ragged(time)) and (is_ragged(time), width) != (is_ragged(value), _width(value)):
+        shapes = " and ".join(f"column {names[at]!r} {_shape(table[at])}" for at in (columns.time, columns.mag))
+        raise BadFile(f"{shapes}: one time and one value a row, or as many times as values, are expected")
     if is_ragged(time):
         counts = joined_cells(time)[0]
         even, notes = _even_rows(names, columns.time, table, counts)
@@ -387,6 +391,26 @@ def _width(values: Any) -> int:
     return shape[1] if len(shape) == 2 else 1
 
 
+def _shape(values: Any) -> str:
+    """The shape of a column in words."""
+    return "holds lists" if is_ragged(values) else f"has shape {getattr(values, 'shape', ())}"
+
+
+def _tidy(table: Any, header: Mapping[str, Any]) -> None:
+    """Make one value a row of columns of shape (n, 1), and of astropy's times in FITS, whose two parts are Julian Dates.
+
+    The keyword TCTYPn of the header names the time scale of such a column.
+    """
+    from astropy.time import Time
+
+    for n, name in enumerate(table.colnames, start=1):
+        column = table[name]
+        if getattr(column, "shape", ())[1:] == (1,):
+            table[name] = column[:, 0]
+        elif getattr(column, "shape", ())[1:] == (2,) and str(header.get(f"TCTYP{n}")).casefold() in Time.SCALES:
+            table[name] = Time(column[:, 0], column[:, 1], format="jd")
+
+
 def _some(values: Any) -> NDArray[Any]:
     """A sample of the values of a column; empty for a column of arrays."""
     if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd") or is_ragged(values):
@@ -410,14 +434,15 @@ def _read_astropy(
     from astropy.table import Table
     from astropy.utils.exceptions import AstropyWarning
 
-    satellite, unread = "", 0
+    satellite, unread, header = "", 0, dict[str, Any]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AstropyWarning)
         try:
             if kind == "FITS":
                 with pyfits.open(path) as hdus:
                     tables = [i for i, h in enumerate(hdus) if isinstance(h, (pyfits.BinTableHDU, pyfits.TableHDU))]
-                    cards = dict(hdus[0].header) | (dict(hdus[tables[0]].header) if tables else {})
+                    header = dict(hdus[tables[0]].header) if tables else {}
+                    cards = dict(hdus[0].header) | header
                     twice = _named_twice(hdus[tables[0]].columns.names) if tables else None
                 if not tables:
                     raise BadFile("is a FITS file without a table")
@@ -433,7 +458,8 @@ def _read_astropy(
                     raise BadFile("is a VOTable without a table")
                 table, unread = found[0].to_table(), len(found) - 1
             else:
-                table = Table.read(path, format=f"ascii.{kind.lower()}")
+                table = Table.read(path, format="parquet" if kind == "Parquet" else f"ascii.{kind.lower()}")
+            _tidy(table, header)
         except (OSError, ValueError, TypeError, KeyError, IndexError) as e:
             if isinstance(e, BadFile):
                 raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +69,20 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
     times = table.column(names[columns.time])
     data |= _limits(table, names, columns)
     return names, columns, data, notes, _dates(times), resolution(times, data["time"])
+
+
+def has_times_of_astropy(path: Path) -> bool:
+    """Whether astropy wrote times into a file, of which each is a sum of two columns: ``time.jd1`` and ``time.jd2``."""
+    if find_spec("pyarrow") is None:
+        return False
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException):
+        return False
+    return b"astropy.time" in (schema.metadata or {}).get(b"table_meta_yaml", b"")
 
 
 def units_of(path: Path, names: Sequence[str]) -> list[str]:

@@ -27,6 +27,7 @@ from .parquet import (
     Uneven,
     chosen_columns,
     flattened,
+    has_times_of_astropy,
     is_list,
     is_text,
     notes_on_rows,
@@ -513,6 +514,8 @@ def _opened(
     metadata = opened.metadata
     repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
     if not metadata.num_rows or (metadata.num_rows < fewest and not repeated):
+        raise _Whole
+    if has_times_of_astropy(path):
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}

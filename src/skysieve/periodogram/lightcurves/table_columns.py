@@ -169,7 +169,8 @@ def _as_cells(array: NDArray[Any]) -> list[str]:
 def numbers(name: str, values: Any, role: str = "") -> NDArray[np.float64]:
     """A column as native float64: NaN for masked cells and limits, times in days, dates as Modified Julian Dates."""
     if hasattr(values, "mjd"):
-        values = values.mjd
+        days = values.mjd
+        values = np.where(values.mask, np.nan, getattr(days, "unmasked", days))
     unit = getattr(values, "unit", None)
     if role in ("", "time") and unit is not None and getattr(unit, "physical_type", None) == "time":
         values = values.quantity.to("d") if hasattr(values, "quantity") else values.to("d")
