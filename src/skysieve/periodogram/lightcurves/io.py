@@ -202,9 +202,8 @@ def read_light_curves(
     satellite, resolution = "", 0.0
     try:
         kind = _kind(path, magic)
-        if kind == "Parquet":
-            if packed:
-                raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
+        if kind == "Parquet" and packed:
+            raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
         if kind == "Parquet" and not has_times_of_astropy(path):
             names, columns, data, notes, time_unit, resolution = read_parquet(path, wanted)
             units: Sequence[Any] = units_of(path, names)
@@ -397,9 +396,9 @@ def _shape(values: Any) -> str:
 
 
 def _tidy(table: Any, header: Mapping[str, Any]) -> None:
-    """Make one value a row of columns of shape (n, 1), and of astropy's times in FITS, whose two parts are Julian Dates.
+    """Make one value a row of columns of shape (n, 1), and of astropy's times in FITS, which have two parts.
 
-    The keyword TCTYPn of the header names the time scale of such a column.
+    The parts are Julian Dates, and the keyword TCTYPn of the header names the time scale.
     """
     from astropy.time import Time
 
