@@ -273,6 +273,24 @@ def test_bad_json(tmp_path: Path, text: str, message: str) -> None:
         read_light_curves(write(tmp_path / "a.json", text))
 
 
+@pytest.mark.parametrize(("unit", "name"), [("ms", "milli"), ("us", "micro"), ("ns", "nano")])
+def test_times_that_cannot_be_days(unit: str, name: str, tmp_path: Path) -> None:
+    stamps = DATES.astype(f"datetime64[{unit}]").astype(np.int64)
+    path = write(tmp_path / "a.json", json.dumps({"time": stamps.tolist(), "mag": MAG.tolist()}))
+    with pytest.raises(
+        BadFile, match=rf"column 'time' holds \d+, which is too large for days.* {name}seconds since 19"
+    ):
+        read_light_curves(path)
+
+
+def test_note_on_late_times(tmp_path: Path) -> None:
+    seconds = ((T + 2400000.5) * 86400).tolist()  # of a Julian Date, the largest that --time-unit has to convert
+    path = write(tmp_path / "b.json", json.dumps({"time": seconds, "mag": MAG.tolist()}))
+    search = ("period", path, "--fmin", "1", "--fmax", "2", "--nf", "10")
+    assert "note: times such as 2.12" in run(*search).stderr
+    assert "are used as days" not in run(*search, "--time-unit", "s").stderr
+
+
 # ---------------------------------------------------------------- tables
 
 

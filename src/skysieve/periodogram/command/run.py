@@ -345,6 +345,7 @@ class PeriodRun:
 
         import numpy as np
 
+        from skysieve.periodogram.lightcurves.table_columns import notes_on_days
         from skysieve.periodogram.lightcurves.units import TimeUnit
 
         how = self.treatment
@@ -355,6 +356,8 @@ class PeriodRun:
         if not curves.time_unit and how.time_unit != "d":
             days = TimeUnit[how.time_unit].days
             curves = replace(curves, t=curves.t * days, time_resolution=curves.time_resolution * days)
+        if not curves.time_unit and how.time_unit == "d":
+            curves.notes.extend(f"{note}; --time-unit names another unit" for note in notes_on_days(curves.t))
         if how.no_err:
             curves = replace(curves, dy=None)
         if how.jitter:

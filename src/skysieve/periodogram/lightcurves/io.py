@@ -49,6 +49,7 @@ from .table_columns import (
     left_out_note,
     limits_in,
     numbers,
+    refuse_stamps,
     resolution_of,
     tidy_labels,
     unit_of_times,
@@ -225,6 +226,8 @@ def read_light_curves(
         time_unit = UNITS_OF_TIME[of_times]
         data["time"] = data["time"] * UNITS_OF_TIME[of_times].days
         resolution *= UNITS_OF_TIME[of_times].days
+    if not time_unit:
+        refuse_stamps(names[columns.time], data["time"])
     if wanted.quality_mask is not None and not columns.flags:
         raise MissingColumn(
             f"--quality-mask {wanted.quality_mask}: found no column of flags; name it with --flag-column. "

@@ -270,6 +270,7 @@ FILE_OPTIONS = {"id": "id", "time": "t", "mag": "y", "err": "dy", "band-column":
 def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSet:
     """The light curves of a file, whose columns have the names given, or usual ones; times are in days."""
     from .io import BadFile, MissingColumn, Wanted, read_light_curves
+    from .table_columns import notes_on_days
 
     for argument, column in columns.items():
         if column is not None and not isinstance(column, str):
@@ -283,7 +284,7 @@ def _from_file(path: str | os.PathLike[str], columns: dict[str, Any]) -> CurveSe
     except (BadFile, MissingColumn) as error:
         text = re.sub(rf"--({'|'.join(FILE_OPTIONS)})\b", lambda match: f"{FILE_OPTIONS[match[1]]}=", str(error))
         raise ValueError(f"{os.fspath(path)}: {text}") from None
-    for note in curves.notes:
+    for note in curves.notes + ([] if curves.time_unit else notes_on_days(curves.t)):
         logging.getLogger("skysieve").info("%s: %s", os.fspath(path), note)
     flat = FlatSource(curves.t, curves.y, curves.dy, curves.offsets)
     ids = curves.ids if curves.has_ids else None

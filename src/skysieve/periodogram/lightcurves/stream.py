@@ -34,7 +34,7 @@ from .parquet import (
     units_of,
     unpacked,
 )
-from .table_columns import resolution_of
+from .table_columns import refuse_stamps, resolution_of
 from .units import unit_in_name
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ class CurveStream:
         first = True
         for ids, offsets, data in self._objects():
             notes: list[str] = []
+            refuse_stamps(self._file.roles["time"], data["time"])
             if self._band is not None:
                 ids, offsets, data = self._of_band(ids, offsets, data)
                 if not len(ids):

@@ -314,3 +314,44 @@ def unit_of_times(values: Any) -> str:
         return str(getattr(values, "format", "mjd"))
     unit = getattr(values, "unit", None)
     return str(unit) if unit is not None and getattr(unit, "physical_type", None) == "time" else ""
+
+
+LATEST_DAY, LEAST_STAMP = 1e7, 3e11
+"""No Julian Date is above the first number.  Times above the second are in milliseconds or less: as milliseconds since
+1970 it is a date in 1979, and Julian Dates in seconds are below it."""
+
+
+def _typical(times: NDArray[np.float64]) -> float:
+    """Median of the times if one of them is too late for a Julian Date, else 0."""
+    return float(np.nanmedian(times)) if np.fmax.reduce(times, initial=0.0) > LATEST_DAY else 0.0
+
+
+def refuse_stamps(name: str, times: NDArray[np.float64]) -> None:
+    """Refuse times without a unit that are milliseconds, microseconds or nanoseconds since 1970.
+
+    Raises
+    ------
+    BadFile
+
+    Examples
+    --------
+    >>> refuse_stamps("t", np.array([2459000.5, 1.5e9]))
+    """
+    typical = _typical(times)
+    if typical > LEAST_STAMP:
+        unit = "milli" if typical < 1e3 * LEAST_STAMP else "micro" if typical < 1e6 * LEAST_STAMP else "nano"
+        raise BadFile(
+            f"column {name!r} holds {typical:.0f}, which is too large for days. If its times are {unit}seconds since "
+            "1970, write them as days, or as dates such as 2018-07-09T06:25:32 (in pandas to_json(date_format='iso'))"
+        )
+
+
+def notes_on_days(times: NDArray[np.float64]) -> list[str]:
+    """A note on times that are used as days although they are too late for Julian Dates.
+
+    >>> notes_on_days(np.array([1.5e9])), notes_on_days(np.array([2459000.5]))
+    (['times such as 1.5e+09 are used as days; Julian Dates are below 1e+07'], [])
+    """
+    typical = _typical(times)
+    late = typical > LATEST_DAY
+    return [f"times such as {typical:.6g} are used as days; Julian Dates are below {LATEST_DAY:g}"] if late else []
