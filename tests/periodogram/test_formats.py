@@ -454,6 +454,35 @@ def test_times_of_astropy(scale: str, form: str, with_ids: bool, tmp_path: Path)
         np.testing.assert_array_equal(found.y, MAG)
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "fits", "data frame"])
+def test_rounded_ids_are_refused(form: str, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    from astropy.table import Table
+
+    ids = np.repeat([686629372010000001, 686629372010000002], len(T) // 2).astype(float)
+    frame = pd.DataFrame({"objectid": ids, "mjd": T, "mag": MAG})
+    path = tmp_path / f"a.{form}"
+    if form == "data frame":
+        with pytest.raises(ValueError, match=r"^id holds 6\.866\d*e\+17, a rounded floating-point number"):
+            lombscargle("mjd", "mag", data=frame, id="objectid", **GRID)
+        return
+    frame.loc[3, "objectid"] = np.nan
+    if form == "fits":
+        Table.from_pandas(frame).write(path)
+    else:
+        getattr(frame, f"to_{form}")(path)
+    with pytest.raises(BadFile, match=r"column 'objectid' holds 6\.866\d*e\+17, a rounded floating-point number"):
+        read_light_curves(path)
+
+
+def test_whole_ids_that_are_floats(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    ids = np.repeat([2.0**53 - 1, 1e15], len(T) // 2)
+    ids[3] = np.nan
+    pd.DataFrame({"objectid": ids, "mjd": T, "mag": MAG}).to_parquet(tmp_path / "a.parquet")
+    assert read_light_curves(tmp_path / "a.parquet").ids.tolist() == [2**53 - 1, 10**15]
+
+
 def test_shapes_of_columns(tmp_path: Path) -> None:
     from astropy.table import Table
 

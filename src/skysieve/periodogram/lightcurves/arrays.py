@@ -15,6 +15,8 @@ import numpy as np
 
 from skysieve.core.arrays import as_array, from_arrow, is_device_array, spacing_at, to_arrow
 
+from .column_names import refuse_rounded
+
 _PLAIN = "iuf"
 _KINDS = {
     "U": "text",
@@ -258,8 +260,8 @@ def time_resolution(t: Any) -> float:
     return spacing_at(t.dtype, max(abs(low), abs(high)))
 
 
-def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
-    """Objects of a column of ids, in order of first appearance.
+def group_rows(ids: Any, name: str = "id") -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """Objects of a column of ids, in order of first appearance.  ``name`` is that of the column in an error.
 
     Returns the id of each object, the offsets of its rows, and the order in which rows are to be
     taken (stable; None if the rows of each object are contiguous).
@@ -279,6 +281,7 @@ def group_rows(ids: Any) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any
         raise ValueError(f"id of row {int(np.argmax(np.isnan(ids)))} is nan; every row needs one")
     starts = np.flatnonzero(np.concatenate([np.ones(min(ids.size, 1), bool), ids[1:] != ids[:-1]]))
     names, code = _numbered(ids[starts])
+    refuse_rounded(names, name)
     if names.size == starts.size:
         return names, np.append(starts, ids.size).astype(np.int64), None
     codes = np.repeat(code, np.diff(np.append(starts, ids.size)))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -178,3 +180,31 @@ def forms(name: str) -> tuple[str, ...]:
 
 class BadFile(ValueError):
     """A file that cannot be read as light curves; the message is one line for the user."""
+
+
+ROUNDED = re.compile(r"\d+\.\d*(e\+\d+)?|\d+e\+\d+", re.IGNORECASE)
+"""A floating-point number in text, as Python and pandas write it."""
+
+
+def refuse_rounded(ids: Any, what: str = "id") -> None:
+    """Refuse ids that are floating-point numbers, or such numbers as text, and too large to be exact.
+
+    ``what`` names the column in the message.
+
+    Examples
+    --------
+    >>> refuse_rounded(np.array([1.0, np.nan, 2.0**53 - 1])), refuse_rounded(np.array(["9007199254740993", "1E2259"]))
+    (None, None)
+    """
+    found: Any = ()
+    if ids.dtype.kind == "f":
+        found = ids[np.isfinite(ids) & (np.abs(ids) >= 2.0 ** (np.finfo(ids.dtype).nmant + 1))].tolist()
+    elif ids.dtype.kind == "U":
+        numbers = (text for text in ids.tolist() if ("." in text or "+" in text) and ROUNDED.fullmatch(text))
+        found = [text for text in numbers if float(text) >= 2.0**53]
+    if len(found):
+        raise ValueError(
+            f"{what} holds {found[0]}, a rounded floating-point number, so that ids of different objects may be equal. "
+            "Store ids as whole numbers or text (pandas makes floats of whole numbers if one is missing, but not with "
+            "the type 'Int64')"
+        )

@@ -349,7 +349,7 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
             values = np.repeat(np.ma.asarray(values), counts)
         held = joined if role == "time" and counts is not None else values
         if role in LABELS or role.startswith(FLAG):
-            data[role] = labels(values)
+            data[role] = labels(values, names[at] if role == "id" else "")
         else:
             data[role] = numbers(names[at], values, role)
             texts += [values] if role in ("mag", "err") else []
@@ -676,7 +676,12 @@ def _group(
         columns = replace(columns, id=None)
         del data["id"]
     if "id" in data:
-        ids, offsets, order = group_rows(data["id"])
+        try:
+            ids, offsets, order = group_rows(
+                data["id"], "id" if columns.id is None else f"column {names[columns.id]!r}"
+            )
+        except ValueError as e:
+            raise BadFile(str(e)) from None
         if order is not None:
             data = {role: a[order] for role, a in data.items() if role != "id"}
     else:

@@ -220,9 +220,9 @@ def column_values(column: Any, name: str, role: str) -> NDArray[Any]:
         return numbers(name, from_arrow(column), role)
     if column.null_count and pa.types.is_integer(column.type) and plain(name) in (STARS, MOVING):
         column = column.fill_null(0)
-    elif column.null_count:
+    elif column.null_count and not pa.types.is_floating(column.type):
         column = column.cast(pa.string()).fill_null("")
-    return labels(from_arrow(column))
+    return labels(from_arrow(column), name if role == "id" else "")
 
 
 def fields_of(schema: Any) -> tuple[list[str], Lists]:

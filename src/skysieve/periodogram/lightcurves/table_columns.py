@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from skysieve.core.arrays import spacing_at
-from skysieve.periodogram.lightcurves.column_names import BadFile
+from skysieve.periodogram.lightcurves.column_names import BadFile, refuse_rounded
 from skysieve.periodogram.lightcurves.units import mjd
 
 if TYPE_CHECKING:
@@ -253,18 +253,26 @@ def limits_in(columns: Iterable[Any]) -> dict[str, NDArray[np.bool_]]:
     return {} if found is None or not found.any() else {"limit": found}
 
 
-def labels(values: Any) -> NDArray[Any]:
-    """A column of names or whole numbers; as text if cells are missing, with "" for these."""
+def labels(values: Any, ids: str = "") -> NDArray[Any]:
+    """A column of names or whole numbers; as text if cells are missing, with "" for these.
+
+    ``ids``: the name of a column of ids, which is refused if they are rounded numbers.
+    """
     values = getattr(values, "value", values)
     if isinstance(values, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(values)
-        values = np.where(mask, "", labels(values.data)) if mask.any() else values.data
+        values = np.where(mask, "", labels(values.data, ids)) if mask.any() else values.data
     array = np.asarray(values)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
     if array.dtype.kind in "iu":
         return array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "f":  # whole numbers that passed through a table with gaps
+        if ids:
+            try:
+                refuse_rounded(array, f"column {ids!r}")
+            except ValueError as e:
+                raise BadFile(str(e)) from None
         whole = np.where(np.abs(array) < 2**53, array, 0.0).astype(np.int64)
         text = np.where(whole == array, whole.astype(str), array.astype(str))
         return np.where(np.isnan(array), "", text)
