@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from astropy import units as u
@@ -263,8 +265,8 @@ def test_what_cannot_be_fitted_has_a_status():
     [
         ({"bands": ["g", "r"]}, ValueError, "bands has shape"),
         ({"bands": np.linspace(0, 1, 120)}, TypeError, "names or whole numbers"),
-        ({"bands": np.array([None, *"gr" * 59, "g"], object)}, TypeError, "row 0 is None"),
-        ({"bands": np.ma.array(["g"] * 120, mask=[0, 1] + [0] * 118)}, ValueError, "row 1 is masked"),
+        ({"bands": np.array([1.5, *"gr" * 59, "g"], object)}, TypeError, "row 0 is 1.5"),
+        ({"bands": np.ma.array(["g"] * 120, mask=True)}, ValueError, "bands: no row has a band"),
         ({"model": "other"}, ValueError, "model='other'"),
         ({"nterms": 0}, ValueError, "at least 1 term"),
         ({"nterms_band": 2}, ValueError, "needs model='flexible'"),
@@ -288,9 +290,48 @@ def test_bad_arguments(change, error, match):
         lombscargle_multiband(t, y, dy=dy, **arguments)
     with pytest.raises(ValueError, match="light curves, y has 2"):
         lombscargle_multiband([t, t], [y, y], [bands], dy=[dy, dy], **GRID)
-    hidden = np.ma.array(bands, mask=np.arange(len(t)) == 3)
-    with pytest.raises(ValueError, match=r"bands\[1\]: row 3 is masked"):
-        lombscargle_multiband([t, t], [y, y], [bands, hidden], dy=[dy, dy], **GRID)
+
+
+@pytest.mark.parametrize("form", ["masked", "None", "nan", "empty", "numbers", "Int64", "file", "id", "lists", "rows"])
+def test_rows_without_a_band_are_left_out(form, tmp_path):
+    t, y, bands, dy = curve()
+    gone = np.arange(len(t)) % 40 == 3
+    kept = lombscargle_multiband(t[~gone], y[~gone], bands[~gone], dy[~gone], **GRID)
+    missing = np.where(gone, None, bands.astype(object))
+    if form == "file":
+        path = tmp_path / "a.csv"
+        Table({"time": t, "mag": y, "err": dy, "band": np.where(gone, "", bands)}).write(path)
+        found = lombscargle_multiband(path, **GRID)
+    elif form == "id":
+        order = np.argsort(np.arange(len(t)) % 2, kind="stable")
+        ids = np.repeat([7, 7], len(t) // 2)
+        found = lombscargle_multiband(t[order], y[order], missing[order], dy[order], id=ids, **GRID)[0]
+    elif form == "lists":
+        found = lombscargle_multiband([t, t], [y, y], [bands, missing], [dy, dy], **GRID)[1]
+    elif form == "rows":
+        found = lombscargle_multiband(t, np.stack([y, y]), missing, dy, **GRID)[1]
+    else:
+        numbers = np.searchsorted(np.unique(bands), bands)
+        forms = {
+            "masked": np.ma.array(bands, mask=gone),
+            "None": missing,
+            "nan": np.where(gone, np.nan, bands.astype(object)),
+            "empty": np.where(gone, "", bands),
+            "numbers": np.where(gone, np.nan, numbers),
+        }
+        if form == "Int64":
+            given = pytest.importorskip("pandas").array(np.ma.array(numbers, mask=gone).tolist(), dtype="Int64")
+        else:
+            given = forms[form]
+        found = lombscargle_multiband(t, y, given, dy, **GRID)
+        if form in ("numbers", "Int64"):
+            assert found.bands == tuple(range(len(kept.bands)))
+            kept = dataclasses.replace(kept, bands=found.bands)
+        with pytest.raises(ValueError, match=r"y\[3\] is nan \(or masked, or without a band\)"):
+            lombscargle_multiband(t, y, given, dy, nan_policy="raise", **GRID)
+    assert found.bands == kept.bands
+    assert (int(found.n_used), int(found.n_dropped)) == (int(kept.n_used), 3)
+    np.testing.assert_allclose(found.power, kept.power, rtol=0, atol=1e-12)
 
 
 def test_bootstrap_keeps_the_bands():

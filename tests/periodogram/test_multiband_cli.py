@@ -102,6 +102,17 @@ def test_bands_of_too_few_rows_are_said_to_be_left_out(tmp_path: Path) -> None:
     assert "3 rows were left out: 3 with missing or infinite values or in a band of too few rows" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.json", "a.fits"])
+def test_rows_without_a_band_are_counted(name: str, tmp_path: Path) -> None:
+    columns = table(1)
+    columns["band"][:3] = ""
+    write_table(columns, tmp_path / name)
+    result = run("period", tmp_path / name, *GRID)
+    assert result.exit_code == 0, result.stderr
+    assert "rows of 3 bands (g, i, r)" in result.stderr
+    assert "3 without a band" in result.stderr
+
+
 def test_a_column_of_bands_by_name_and_by_number(survey: Path, tmp_path: Path) -> None:
     """ATLAS names the column F, and files without a header have no names: the bands are found in both."""
     known, named, bare = (tmp_path / f"{name}.csv" for name in ("known", "named", "bare"))

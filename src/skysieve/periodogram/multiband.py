@@ -108,7 +108,7 @@ def lombscargle_multiband(
         As for `skysieve.lombscargle`, rows of all bands together.
     bands : array_like of str or int, list of arrays, or str
         Band of each row, in the form of `t`; or the name of a column of `data`.  In a file, the column is also found by
-        its usual names.  An object need not have every band.
+        its usual names.  An object need not have every band.  Rows whose band is missing are left out and counted.
     model : {"offsets", "separate", "flexible"}, optional
         "offsets": one Fourier series of `nterms` terms for all bands, and a mean for each band.  "separate": a series
         and a mean for each band; the chi-squares are added up.  "flexible": a common series of `nterms` terms, and a
@@ -392,7 +392,7 @@ def multiband_bootstrap(
     if not curves.single:
         raise ValueError(f"t and y hold {curves.source.n_objects} light curves; one is expected")
     _, banded = with_bands(curves, bands)
-    raw_t, raw_y, raw_dy, _ = curves.source.read(0, 1)
+    raw_t, raw_y, raw_dy, _ = banded.source.read(0, 1)
     times, values, errors = to_host(raw_t), to_host(raw_y), None if raw_dy is None else to_host(raw_dy)
     codes = banded.source.bands(0, 1)  # type: ignore[attr-defined]
     keep = np.isfinite(times) & np.isfinite(values) & (True if errors is None else np.isfinite(errors))

@@ -130,8 +130,9 @@ def refuse_missing(curves: CurveSet, scan: Scan) -> None:
     bad = {name: ~np.isfinite(x) for name, x in columns.items()}
     name = min((name for name in bad if bad[name].any()), key=lambda name: int(np.argmax(bad[name])))
     j = int(np.argmax(bad[name]))
+    masked = "masked, or without a band" if hasattr(curves.source, "bands") else "masked"
     raise ValueError(
-        f"{name}{_place(curves, i, j)} is {columns[name][j]} (or masked), and nan_policy='raise'; "
+        f"{name}{_place(curves, i, j)} is {columns[name][j]} (or {masked}), and nan_policy='raise'; "
         "nan_policy='omit' leaves such rows out"
     )
 

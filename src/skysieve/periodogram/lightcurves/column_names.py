@@ -61,6 +61,8 @@ ID_NAMES = (
 ID_ENDS = ("objectid", "objid", "sourceid", "starid", "targetid", "masterid", "starname", "objectname", "sourcename")
 SIGN, OF_STARS = "isdiffpos", ("magpsfcorr", "magcorr", "dcmag")
 """Column with the sign of the flux in a difference image, and columns with magnitudes of the star itself."""
+MISSING_BANDS = ("", "None", "nan", "NaN", "null", "<NA>", "N/A", "--")
+"""Words for the band of a row that has none."""
 WISE_IDS = ("sourceidmf", "allwisecntr", "cntrmf")
 """Identifiers of objects in WISE's tables of single exposures, where ``source_id`` is that of one detection."""
 ROW_IDS = ("diasourceid", "forcedsourceid", "diaforcedsourceid", "parentobjectid", "parentsourceid", "parentid")

@@ -25,6 +25,7 @@ from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of, le
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
     LABELS,
+    MISSING_BANDS,
     MOVING,
     STARS,
     BadFile,
@@ -664,10 +665,13 @@ def _group(
         if not keep.any():
             raise BadFile(f"has no row of band {band!r}; the bands are: {', '.join(sorted(set(text)))}")
         data = {role: a[keep] for role, a in data.items()}
+    no_band = _no_band(data)
     limits = data.pop("limit", None)
     left_out, flags = marked(names, columns, data, wanted, satellite, notes)
     if limits is not None and limits.any():
         left_out = {"with a limit instead of a value": int(limits.sum())} | left_out
+    if no_band:
+        left_out["without a band"] = no_band
     columns = replace(columns, flags=flags)
     error_of_flux(data)
     same_times(columns, data, notes)
@@ -694,6 +698,19 @@ def _group(
         band=data.get("band"), r=data.get("r"), delta=data.get("delta"), phase=data.get("phase"), left_out=left_out,
         has_ids="id" in data,
     )  # fmt: skip
+
+
+def _no_band(data: dict[str, NDArray[Any]]) -> int:
+    """Replace the values of rows without a band by NaN, if others have one; returns how many."""
+    if "band" not in data or data["band"].dtype.kind != "U":
+        return 0
+    missing = np.isin(data["band"], MISSING_BANDS)
+    if not missing.any() or missing.all():
+        return 0
+    n = int((missing & np.isfinite(data["mag"])).sum())
+    data["mag"] = np.where(missing, np.nan, data["mag"])
+    data["band"] = tidy_labels(np.where(missing, data["band"][~missing][0], data["band"]))
+    return n
 
 
 def error_of_flux(data: dict[str, NDArray[Any]]) -> None:

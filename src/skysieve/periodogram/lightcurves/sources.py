@@ -20,6 +20,7 @@ import numpy as np
 from skysieve.core.arrays import array_module, is_device_array, to_host
 
 from .arrays import arrow_lists, arrow_words, group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
+from .column_names import MISSING_BANDS
 from .units import Units, strip, strip_times
 
 if TYPE_CHECKING:
@@ -539,13 +540,48 @@ SMALL_NUMBERS = 4096
 """Bands that are whole numbers below this are counted; others are sorted, which takes longer."""
 
 
-def _unmasked(name: str, bands: Any) -> NDArray[Any]:
-    """Bands as an array on the host; ValueError if one of them is masked."""
+def _host_bands(bands: Any) -> NDArray[Any]:
+    """Bands as an array on the host, with None for those that are masked."""
     mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
-    if mask is not None and not callable(mask) and np.any(mask):
-        raise ValueError(f"{name}: row {int(np.argmax(mask))} is masked; expected a band for every row")
-    found: NDArray[Any] = np.asarray(to_host(getattr(bands, "unmasked", bands)))
+    bare = bands.data if isinstance(bands, np.ma.MaskedArray) else getattr(bands, "unmasked", bands)
+    found: NDArray[Any] = np.asarray(to_host(bare))
+    if mask is None or callable(mask) or not np.any(mask):
+        return found
+    found = found.astype(object)
+    found[np.asarray(mask)] = None
     return found
+
+
+def _missing_bands(bands: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Bands with those that are missing replaced by another one, and which these are; None if none is missing."""
+    missing = np.zeros(bands.shape, bool)
+    if bands.dtype.kind in "OU":
+        missing = np.isin(bands.astype(str), MISSING_BANDS)
+    elif bands.dtype.kind == "f":  # whole numbers, if some are missing
+        missing = np.isnan(bands)
+    if not missing.any():
+        return bands, None
+    if missing.all():
+        raise ValueError("bands: no row has a band; expected names or whole numbers")
+    there = bands[~missing]
+    if there.dtype.kind == "O" and all(isinstance(band, int | np.integer) for band in there):
+        there = there.astype(np.int64)
+    if there.dtype.kind == "f" and np.array_equal(whole := there.astype(np.int64), there):
+        there = whole
+    filled = np.full(bands.shape, there[0], there.dtype)
+    filled[~missing] = there
+    return filled, missing
+
+
+def _without_values(source: Source, missing: NDArray[np.bool_]) -> Source:
+    """A source whose values are NaN in some rows of the user's."""
+    held: Any = source
+    if isinstance(held, ListSource):
+        held = JoinedSource(*held.read(0, held.n_objects))
+    rows = missing.reshape(held.y.shape) if missing.size == held.y.size else missing
+    xp = array_module(held.y)
+    without: Source = replace(held, y=xp.where(xp.asarray(rows), np.nan, held.y))
+    return without
 
 
 def read_once(curves: CurveSet) -> CurveSet:
@@ -559,12 +595,14 @@ def read_once(curves: CurveSet) -> CurveSet:
 def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]:
     """Names of the bands, and the light curves with the band of each row.
 
+    Rows whose band is missing (masked, None, NaN, an empty word) have no value: they are left out of a search.
+
     Raises
     ------
     TypeError
         For bands that are neither text nor whole numbers.
     ValueError
-        For bands of another shape than the rows, or masked ones.
+        For bands of another shape than the rows, or if all are missing.
     """
     source = curves.source
     rows = int(source.offsets[-1])
@@ -579,17 +617,18 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
             if np.shape(one) != (size,):
                 raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
-        each = [_unmasked(f"bands[{i}]", one) for i, one in enumerate(bands)]
+        each = [_host_bands(one) for one in bands]
         flat = np.concatenate([one for one in each if one.size] or [np.empty(0, int)])
     else:
-        flat = _unmasked("bands", bands)
+        flat = _host_bands(bands)
+    if flat.dtype.kind == "S":
+        flat = np.char.decode(flat)
+    flat, missing = _missing_bands(flat)
     if flat.dtype.kind == "O":
         for i, one in enumerate(flat.ravel()):
             if not isinstance(one, str):
                 raise TypeError(f"bands: row {i} is {one!r}; expected a name for every row, or whole numbers")
         flat = flat.astype(str)
-    if flat.dtype.kind == "S":
-        flat = np.char.decode(flat)
     if flat.dtype.kind not in "Uiub":
         raise TypeError(f"bands has dtype {flat.dtype}; expected names or whole numbers")
     single_row = rows // max(1, source.n_objects)
@@ -604,6 +643,8 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     else:
         names, codes = np.unique(flat, return_inverse=True)
     codes = codes.reshape(-1).astype(np.int64, copy=False)
+    if missing is not None:
+        source = _without_values(source, missing)
     if isinstance(source, FlatSource) and source.order is not None:
         codes = codes[source.order]
     return tuple(names.tolist()), replace(curves, source=BandedSource(source, codes))

@@ -18,7 +18,7 @@ import numpy as np
 from skysieve.core.arrays import from_arrow
 from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
-from .column_names import FLAG, MOVING, NUMERIC, STARS, Columns, Wanted, plain
+from .column_names import FLAG, MISSING_BANDS, MOVING, NUMERIC, STARS, Columns, Wanted, plain
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, leave_out_two_dates, marked, same_times
 from .parquet import (
@@ -628,6 +628,8 @@ def _band_names(file: _File) -> NDArray[Any]:
             some = pc.unique(chunk.indices if file.text_bands else chunk)
             used.update((chunk.dictionary.take(some) if file.text_bands else some).to_pylist())
         batch.data = {"names": np.array(sorted(used))}
+        if not used.isdisjoint(MISSING_BANDS):
+            raise _Whole
         return batch
 
     batches = [_readable(batch).data["names"] for batch in file.batches(names, [column])]

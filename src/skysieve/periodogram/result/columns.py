@@ -28,7 +28,11 @@ OBJECT_COLUMNS = (
     Column("id", "", "Identifier of the object, or its number."),
     Column("status", "", "The word ok, or why the object has no period."),
     Column("n_used", "", "Number of rows that were used."),
-    Column("n_dropped", "", "Number of rows left out: with a missing value or a flag, or in a band of too few rows."),
+    Column(
+        "n_dropped",
+        "",
+        "Number of rows left out: with a missing value or band, or a flag, or in a band of too few rows.",
+    ),
     Column("span", "time", "Time span of the rows that were used."),
     Column("method", "", "Method that computed the periodogram."),
 )
