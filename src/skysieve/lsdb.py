@@ -309,16 +309,12 @@ def _arrow(column: Any) -> Any:
 
 def _answers(rows: LightCurves, request: Request) -> Found:
     """Answers for all objects of a partition, which may be empty."""
-    from skysieve.periodogram.survey import Found, join, search
+    from skysieve.periodogram.survey import join, no_objects, search
 
     if len(rows):
         banded = rows.band is not None and request.multiband != "none"  # also with rows of one band in this partition
         return join(list(search([rows], request, total=len(rows), banded=banded)))
-    none, peaks = np.empty(0, np.int64), np.empty((0, request.arguments["n_peaks"]))
-    return Found(
-        none, none, none, none, none.astype(np.uint8), peaks, peaks, peaks, peaks, peaks.astype(np.uint8),
-        peaks.astype(np.int64), peaks.astype(np.int32), np.empty(0),
-    )  # fmt: skip
+    return no_objects(request.arguments["n_peaks"])
 
 
 def _frame_columns(found: Found, request: Request, prefix: str) -> dict[str, Any]:

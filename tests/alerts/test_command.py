@@ -383,6 +383,41 @@ def test_outputs_are_not_replaced_without_being_asked(tmp_path):
     assert "is a database, but not a store" in run(path, "--store", tmp_path / "c.db", *QUICK, code=2)
 
 
+def test_what_is_not_searched_is_counted(tmp_path):
+    packets = [lsst_packet(star(k, n=n), cutout=10) for k, n in ((1, 25), (2, 6), (3, 6), (4, 25))]
+    packets[0]["diaSource"] |= {"psfFluxErr": -1.0}
+    packets[0]["prvDiaSources"][0] |= {"psfFlux": float("inf")}
+    packets[0]["prvDiaSources"][1] |= {"band": None}
+    packets[3] |= {"diaObject": None}
+    (tmp_path / "a.avro").write_bytes(container(packets, lsst_schema()))
+    store = tmp_path / "a.db"
+    text = run(tmp_path / "a.avro", "--store", store, *QUICK)
+    assert (
+        f"wrote {store}: 4 packets, 34 new rows, 1 search, 3 rows left out, 1 packet without an object, "
+        "2 objects with fewer than 20 rows (--min-rows)\n"
+    ) in text
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.fits", "a.json"])
+def test_a_table_without_objects(tmp_path, name):
+    write_files(tmp_path / "few", [star(1, n=6)], 5, cutout=10)
+    run(tmp_path / "few", "--store", tmp_path / "few.db", "-o", tmp_path / name, *QUICK)
+    if name == "a.json":
+        assert json.loads((tmp_path / name).read_text()) == []
+        return
+    write_files(tmp_path / "more", [star(1, n=25)], 5, cutout=10)
+    run(tmp_path / "more", "--store", tmp_path / "more.db", "-o", tmp_path / "more.csv", *QUICK)
+    if name == "a.parquet":
+        from pyarrow import parquet
+
+        found = parquet.read_table(tmp_path / name)  # astropy reads no empty column of text
+        rows, names = found.num_rows, found.column_names
+    else:
+        rows, names = len(table := Table.read(tmp_path / name)), table.colnames
+    assert rows == 0
+    assert names == Table.read(tmp_path / "more.csv").colnames
+
+
 def test_other_settings_search_again(tmp_path):
     write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 4)], 5, cutout=10)
     store, out = tmp_path / "a.db", tmp_path / "p.json"

@@ -298,11 +298,17 @@ def alerts(
         except sqlite3.Error as error:
             raise OSError(f"{store}: {describe_error(error)}") from None
         new = {name: value - before[name] for name, value in service.totals.items()}
-        messages.wrote(
-            store,
-            f"{counted(new['packets'], 'packet')}, {counted(new['rows_added'], 'new row')}, "
-            f"{counted(new['searches'], 'search', 'searches')}",
-        )
+        done = [
+            counted(new["packets"], "packet"), counted(new["rows_added"], "new row"),
+            counted(new["searches"], "search", "searches"),
+        ]  # fmt: skip
+        if new["rows_left_out"]:
+            done.append(f"{counted(new['rows_left_out'], 'row')} left out")
+        if new["without_object"]:
+            done.append(f"{counted(new['without_object'], 'packet')} without an object")
+        if waiting := kept.n_waiting():
+            done.append(f"{counted(waiting, 'object')} with fewer than {min_rows} rows (--min-rows)")
+        messages.wrote(store, ", ".join(done))
         if new["set_aside"] > 0:
             messages.say(f"{counted(new['set_aside'], 'packet')} could not be read: see the table set_aside of {store}")
         if output is not None and output.exists():

@@ -13,7 +13,7 @@ import numpy as np
 from skysieve.periodogram import LombScarglePlan, MultibandPlan
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import DEFAULT_TERMS
-from skysieve.periodogram.survey import Found, Request, finish
+from skysieve.periodogram.survey import Found, Request, finish, no_objects
 
 from .history import searchable
 from .surveys import band_name
@@ -97,6 +97,11 @@ class PeriodSearch:
     def describe(self) -> dict[str, Any]:
         """The description of the plan for objects in several bands; see `skysieve.LombScarglePlan.describe`."""
         return self._bands.describe()
+
+    def no_periods(self) -> dict[str, Any]:
+        """The columns that a store's table of periods would have, without rows."""
+        columns = no_objects(self.settings["n_peaks"]).table(self._several)[0]
+        return columns | {"bands": np.empty(0, str), "last_mjd": np.empty(0), "searched": np.empty(0)}
 
     def search(self, objects: Sequence[Any], rows: NDArray[Any], offsets: NDArray[np.int64]) -> dict[str, Any]:
         """Search light curves.

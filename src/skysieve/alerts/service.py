@@ -296,7 +296,7 @@ class Service:
         if not last and time.monotonic() - self._table_written < max(self._table_every, 10 * self._table_seconds):
             return
         started = time.monotonic()
-        columns = self._store.periods()
+        columns = self._store.periods() or (self._search.no_periods() if last else {})
         if not columns:
             return
         try:

@@ -297,6 +297,11 @@ class Store:
         whole = all(isinstance(x, int) for x in ids)
         return columns | {"id": np.array(ids, np.int64) if whole else np.array(list(map(str, ids)), object)}
 
+    def n_waiting(self) -> int:
+        """Number of objects without a period, because they have too few rows."""
+        searched = "(SELECT count(*) FROM periods)" if self._has_periods() else "0"
+        return int(self._base.execute(f"SELECT (SELECT count(*) FROM objects) - {searched}").fetchone()[0])
+
     def _has_periods(self) -> bool:
         return self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'periods'").fetchone() is not None
 

@@ -201,6 +201,15 @@ def join(parts: list[Found]) -> Found:
     return Found(*(joined([getattr(p, name) for p in parts]) for name in Found.__dataclass_fields__))
 
 
+def no_objects(n_peaks: int) -> Found:
+    """Answers for no object, which give a table its columns."""
+    none, peaks = np.empty(0, np.int64), np.empty((0, n_peaks))
+    return Found(
+        none, none, none, none, none.astype(np.uint8), peaks, peaks, peaks, peaks, peaks.astype(np.uint8),
+        peaks.astype(np.int64), peaks.astype(np.int32), np.empty(0),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows of a run of objects."""
