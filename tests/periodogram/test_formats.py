@@ -437,13 +437,14 @@ def test_gaia_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scale", "form"), [("utc", "isot"), ("tdb", "jd"), ("utc", "unix"), ("tdb", "mjd")])
 def test_times_of_astropy(scale: str, form: str, with_ids: bool, tmp_path: Path) -> None:
     # FITS holds such a time as a vector of two numbers, Parquet as two columns
+    from astropy.coordinates import SkyCoord
     from astropy.table import QTable
     from astropy.time import Time
 
     time = Time(T + 2400000.5, format="jd", scale=scale)
     time.format = form
     time[3] = np.ma.masked
-    table = QTable({"time": time, "mag": MAG})
+    table = QTable({"place": SkyCoord(T, ERR, unit="deg"), "time": time, "mag": MAG})  # two columns of a file before it
     if with_ids:
         table["id"] = np.repeat([1, 2], len(T) // 2)
     for name in ("a.ecsv", "a.fits", "a.parquet"):

@@ -72,7 +72,7 @@ class PeriodSearch:
             "min_period": min_period, "max_period": max_period, "samples_per_peak": samples_per_peak,
             "n_peaks": n_peaks, "nterms": nterms, "min_rows": min_rows, "forced": forced,
         }  # fmt: skip
-        self.min_rows, self.forced = min_rows, forced
+        self.min_rows, self.forced, self._n_peaks = min_rows, forced, n_peaks
         arguments = {
             "fmin": 1 / max_period, "fmax": 1 / min_period, "samples_per_peak": samples_per_peak, "n_peaks": n_peaks,
             "nterms": nterms or 1, "device": device, "threads": threads, "memory": memory,
@@ -100,7 +100,7 @@ class PeriodSearch:
 
     def no_periods(self) -> dict[str, Any]:
         """The columns that a store's table of periods would have, without rows."""
-        columns = no_objects(self.settings["n_peaks"]).table(self._several)[0]
+        columns = no_objects(self._n_peaks).table(self._several)[0]
         return columns | {"bands": np.empty(0, str), "last_mjd": np.empty(0), "searched": np.empty(0)}
 
     def search(self, objects: Sequence[Any], rows: NDArray[Any], offsets: NDArray[np.int64]) -> dict[str, Any]:

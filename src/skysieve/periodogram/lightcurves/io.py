@@ -406,17 +406,18 @@ def _tidy(table: Any, header: Mapping[str, Any]) -> None:
     """
     from astropy.time import Time
 
-    for n, name in enumerate(table.colnames, start=1):
+    scales = {header.get(f"TTYPE{n}"): str(header.get(f"TCTYP{n}")) for n in range(1, header.get("TFIELDS", 0) + 1)}
+    for name in table.colnames:
         column = table[name]
         if getattr(column, "shape", ())[1:] == (1,):
             table[name] = column[:, 0]
-        elif getattr(column, "shape", ())[1:] == (2,) and str(header.get(f"TCTYP{n}")).casefold() in Time.SCALES:
+        elif getattr(column, "shape", ())[1:] == (2,) and scales.get(name, "").casefold() in Time.SCALES:
             table[name] = Time(column[:, 0], column[:, 1], format="jd")
 
 
 def _some(values: Any) -> NDArray[Any]:
-    """A sample of the values of a column; empty for a column of arrays."""
-    if getattr(values, "ndim", 0) != 1 or hasattr(values, "mjd") or is_ragged(values):
+    """A sample of the values of a column; empty for a column of arrays, of times or of coordinates."""
+    if getattr(values, "ndim", 0) != 1 or not hasattr(values, "dtype") or is_ragged(values):
         return np.empty(0)
     bare = getattr(values, "value", values)[sampled(len(values))]
     if isinstance(bare, np.ma.MaskedArray):
