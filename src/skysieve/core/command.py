@@ -497,8 +497,8 @@ def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | N
 def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
     """Replace the arguments' names in a message by the options of the command that is running.
 
-    Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because values
-    such as ``fmin`` may follow from another option.  Then other names with an underscore in the same message are
+    Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because
+    values such as ``fmin`` may follow from another option.  Then other names with an underscore in the same message are
     replaced, too.  A message that begins with an option is about a part of its value, and is not changed.
 
     Parameters

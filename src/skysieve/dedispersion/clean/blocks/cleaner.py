@@ -29,8 +29,8 @@ from .gain import (
     GainChange,
     change_of_noise,
     find_drift,
-    subtract_common,
     noise_of,
+    subtract_common,
 )
 from .records import BlockRecord, Records
 from .scratch import Scratch, scratch_array

@@ -13,7 +13,7 @@ from .steps import PIECES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Gain", "GainChange", "change_of_noise", "find_drift", "subtract_common", "noise_of"]
+__all__ = ["Gain", "GainChange", "change_of_noise", "find_drift", "noise_of", "subtract_common"]
 
 STEP_ERROR, STEEP, MOST_STEPS = 10.0, 0.6, 4
 """Smallest step of the gain in standard errors, smallest fraction of it that happens at once, and largest number of
