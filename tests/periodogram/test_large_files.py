@@ -560,7 +560,7 @@ def test_a_gpu_that_cannot_be_used_is_reported_by_the_search(tmp_path: Path, mon
     result = run("period", path, *GRID, "--device", "cuda")
     assert result.exit_code == 2
     assert [line for line in result.stderr.splitlines() if "broken" in line] == [
-        "skysieve: device='cuda' is broken. Repair it"
+        "skysieve: --device 'cuda' is broken. Repair it"
     ]
     assert not shown
 
