@@ -533,7 +533,6 @@ def slower(rows: list[dict[str, Any]], baseline: list[dict[str, Any]]) -> list[s
 
 
 def main() -> None:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a peer's threads would occupy all cores after its call
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--quick", action="store_true", help="small inputs and two repetitions: whether it runs at all")

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -237,20 +236,9 @@ class GpuRecord:
             "driver": driver_version(),
             "nvrtc": ".".join(str(n) for n in nvrtc.getVersion()),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "commit": _commit(),
             "tests": {"passed": tests.count("passed"), "failed": tests.count("failed")},
             **self.hashes,
         }
-
-
-def _commit() -> str:
-    try:
-        result = subprocess.run(
-            ["git", "rev-parse", "--verify", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return "unknown"
-    return result.stdout.strip() or "unknown"
 
 
 def is_whole_gpu_run(config: pytest.Config) -> bool:

@@ -498,8 +498,9 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
     """Replace the arguments' names in a message by the options of the command that is running.
 
     Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because
-    values such as ``fmin`` may follow from another option.  Then other names with an underscore in the same message are
-    replaced, too.  A message that begins with an option is about a part of its value, and is not changed.
+    values such as ``fmin`` may follow from another option.  Other names with an underscore are replaced if the message
+    has names before "=", or if the user gave the option.  A message that begins with an option is about a part of its
+    value, and is not changed.
 
     Parameters
     ----------
@@ -516,14 +517,14 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
         known = option is not None and ("_" in found[1] or given(option))
         return f"{_as_typed(option)} " if option is not None and known else found[0]
 
-    def other(found: re.Match[str]) -> str:
-        option = options.get(found[0])
-        return found[0] if option is None else _as_typed(option)
-
     changed = re.sub(r"(?<![\w./-])([a-zA-Z]\w*)=(?!=)", value, text)
     about = re.match(r"[a-z]+_\w+(?=: )", text)  # "dm_max: the plan would have more DMs than ..."
-    if changed == text and not about:
-        return text
+    named = changed != text or about is not None
+
+    def other(found: re.Match[str]) -> str:
+        option = options.get(found[0])
+        return _as_typed(option) if option is not None and (named or given(option)) else found[0]
+
     return re.sub(r"(?<![\w./-])[a-z]+_\w+(?![\w=/-]|\.\w)", other, changed)
 
 

@@ -311,7 +311,7 @@ def read_files(source: Iterable[Any], read: Callable[[Any], list[Atoms]] = read_
         except (ValueError, OSError) as error:
             yield from batch()
             text = one_line(error)
-            yield ValueError(text if str(item) in text else f"{item}: {text}")
+            yield error if str(item) in text else ValueError(f"{item}: {text}")
             continue
         if waiting and (len(waiting) == GATHERED or not same_times(waiting[0], found)):
             yield from batch()

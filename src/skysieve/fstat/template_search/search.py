@@ -15,6 +15,7 @@ import numpy as np
 
 from skysieve.core.checks import one_of, real_dtype, whole
 from skysieve.core.device import Device, resolve
+from skysieve.core.errors import one_line
 from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
@@ -411,7 +412,7 @@ class Run:
                 while len(waiting) >= (1 + AHEAD) * len(self.workers):
                     yield from self._enter(waiting)
                 lost: Future[ChunkReport] = Future()
-                lost.set_result(ChunkReport(start, 1, np.zeros(0, np.int64), {start: str(parts)}, {}, {}))
+                lost.set_result(ChunkReport(start, 1, np.zeros(0, np.int64), {start: one_line(parts)}, {}, {}))
                 waiting.append((lost, NO_WORKER))
                 continue
             if not self.pools:
