@@ -285,6 +285,18 @@ def test_psrfits_without_weights_and_scales(tmp_path):
         assert np.array_equal(fb.read().T, raw[:, 0])
 
 
+def test_names_of_psrfits_columns_may_be_in_lower_case(tmp_path):
+    from astropy.io import fits
+
+    raw = data("u1", (48, 1, 16))
+    with fits.open(psrfits(tmp_path / "a.sf", raw, 8, scl=np.full((3, 16), 2.0))) as file:
+        for number, name in enumerate(file["SUBINT"].columns.names, start=1):
+            file["SUBINT"].header[f"TTYPE{number}"] = name.lower()
+        file.writeto(tmp_path / "b.sf")
+    with Filterbank.open(tmp_path / "b.sf") as fb:
+        assert np.array_equal(fb.read().T, 2.0 * raw[:, 0])
+
+
 @pytest.mark.parametrize("nbits", [1, 2, 4, 8])
 @pytest.mark.parametrize("ascending", [False, True])
 def test_psrfits_integers(tmp_path, nbits, ascending):

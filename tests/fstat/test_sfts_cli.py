@@ -94,7 +94,7 @@ def test_wrong_options_are_one_line(folder, changes, message):
         (["--threshold", "nan"], "--threshold nan: expected a finite number"),
         (["--bsgl", "15", "--olgx", "0.5"], "--olgx [0.5] has 1 entries, expected 2"),
         (["--bsgl", "15", "--detectors", "H1"], "--bsgl 15: the line-robust statistic needs two or more detectors"),
-        (["--inject", "100,-1,0.5,1"], "h0=-1.0: expected at least 0"),
+        (["--inject", "100,-1,0.5,1"], "--inject 100,-1,0.5,1: h0=-1.0: expected at least 0"),
         (["--log-tau", "3", "--dtau", "1800"], "--dtau 1800 cannot be combined with --log-tau 3"),
         (["--dec", "2"], "--dec 2.0: expected an angle"),
     ],
@@ -237,3 +237,11 @@ def test_simulations_that_cannot_be_right_write_nothing(tmp_path, options, messa
     assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_a_simulated_band_may_begin_at_0_hz(tmp_path):
+    done = run("simulate", tmp_path / "x", "--days", "0.1", "--ephemeris", "builtin", "--freq", "0", "--freq-band", "1")
+    assert done.exit_code == 0, done.output
+    made = read_sfts(tmp_path / "x")[0]
+    assert made.first_bin == 0
+    assert np.isfinite(made.data).all()

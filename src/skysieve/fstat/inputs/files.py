@@ -185,7 +185,7 @@ def _is_other_text(path: Path) -> bool:
         return False
     numbers = [_number(word) for word in words]
     if None in numbers:
-        return not any(number is not None for number in numbers)
+        return set(numbers) == {None}
     return len(numbers) != TEXT_COLUMNS or not float(words[0]).is_integer()
 
 
