@@ -8,9 +8,10 @@ JOBS   := $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo 
 CUDA   := find src -name '*.cu' -o -name '*.cuh'
 # One worker more than cores: a sixth of the time of the tests is waiting for other processes, sockets and disks.
 WORKERS := $(shell echo $$(( $(JOBS) + 1 )))
-# Bytecode is written also where the environment says otherwise: else each worker, each time, rewrites the asserts of all
-# tests, in 10 s of processor time.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=15
+# Bytecode is written also where the environment says otherwise: else each process compiles all that it imports, and each
+# worker, each time, rewrites the asserts of all tests, in 10 s of processor time.
+export PYTHONDONTWRITEBYTECODE :=
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=15
 
 .PHONY: help demo test test-all test-lowest test-gpu soak lint types unit format wheel clean
 
@@ -98,6 +99,9 @@ $(VENV)/.tests: pyproject.toml | $(VENV)/.made
 	@touch $@
 
 comma := ,
-install = { echo "Installing the packages; the first time takes a few minutes (some 300 MB)." && \
-  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e $(1); } || \
+# The pip of an older Python resolves the packages in minutes instead of seconds.  Python writes the bytecode of what is
+# imported, a tenth of what pip would compile.
+install = { echo "Installing the packages; the first time takes a minute or more (some 300 MB)." && \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip && \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e $(1); } || \
   { echo "pip could not install the packages: is the package index reachable (pip config list, proxy)?" >&2; exit 1; }

@@ -132,6 +132,7 @@ def some_night(folder: Path, stars: int = 24) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_order_repetitions_and_batches_do_not_matter(tmp_path):
     paths = some_night(tmp_path / "night")
     one, two = tmp_path / "one.db", tmp_path / "two.db"
@@ -175,6 +176,7 @@ def owner_of(store: Path) -> int:
     return int(lock.read_text() or 0) if lock.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(tmp_path, kills):
     """SIGKILL loses and repeats nothing: packets, rows and packets that were set aside are those of one run."""

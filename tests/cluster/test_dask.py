@@ -65,6 +65,7 @@ def client():
         yield one
 
 
+@pytest.mark.slow
 def test_a_client_gives_the_table_of_one_process(client, tmp_path):
     cluster.run(toy(tmp_path / "one.parquet"))
     done = cluster.run(toy(tmp_path / "a.parquet", bad=[3], faults=[5], seconds=0.01), client)

@@ -173,6 +173,7 @@ def test_a_percent_sign_of_the_output_is_no_pattern_of_slurm(tmp_path, monkeypat
         assert f" {folder}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGTERM, slow(signal.SIGUSR2)])
 def test_a_task_that_is_asked_to_stop_ends_with_the_code_for_checkpoints(tmp_path, sent):
     """The task is started as the scripts start it, without SLURM."""

@@ -245,6 +245,7 @@ def test_auto_stays_exact_unless_loss_is_allowed():
     assert forced.loss <= 0.05
 
 
+@pytest.mark.slow
 def test_measured_loss_keeps_its_bound():
     """Pulses of the stated width in every subband call: S/N relative to the exact sum."""
     C, n, W = 512, 3000, 10

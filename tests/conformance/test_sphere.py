@@ -287,6 +287,7 @@ def test_several_kernels_share_one_transform_of_the_map(monkeypatch):
     assert sum(counted) == 2 * 2 * 63  # rings of both maps, in both plans
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_parts_of_the_sky(method):
     """Some rings, and a mask: both are the sum over the pixels that are used."""

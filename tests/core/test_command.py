@@ -16,7 +16,6 @@ from zipfile import BadZipFile
 import numpy as np
 import pytest
 import typer
-from tests.marks import slow
 from typer.testing import CliRunner
 
 from skysieve.cli import app, application
@@ -334,8 +333,9 @@ def test_a_reader_of_the_output_that_ends_early_is_no_error():
     assert process.returncode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
-@pytest.mark.parametrize("domain", ["period", slow("search")])
+@pytest.mark.parametrize("domain", ["period", "search"])
 def test_a_result_is_written_before_it_is_shown(tmp_path, monkeypatch, domain):
     """Nobody reads the table on standard output, or its disk is full: the file is complete."""
     if domain == "period":

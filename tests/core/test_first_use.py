@@ -123,6 +123,7 @@ def test_a_use_that_fails_does_not_stop_the_others(pretended):
     assert [one.name for one in skysieve.warm_up("fstat", device="cpu")] == ["fstat map"]
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_with_an_error_is_reported():
     one = first_use._run("fstat", "nothing", "cpu")
     assert one.error == "KeyError: 'nothing'"

@@ -209,6 +209,7 @@ def test_few_rows_are_interpreted_with_the_same_bits_until_it_takes_long():
     assert jit.interpreted_if_small(fresh, 1) is fresh  # it is compiled
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_helpers")
 def test_functions_are_compiled_together_in_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYSIEVE_CACHE_DIR", str(tmp_path))
@@ -262,6 +263,7 @@ def begun(helper, kernel):
 USE = "from skysieve.periodogram.cpu.direct import grid_point; grid_point(0.1, 0.2, 3.0)"
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_beside_is_waited_for(tmp_path, helpers):
     from skysieve.periodogram.cpu import direct
 
@@ -329,6 +331,7 @@ def test_what_another_process_compiles_comes_last(helpers):
     begun(helper, first)
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypatch):
     kernel = njit(nogil=True)(double.py_func)
     jit.compile_beside("from skysieve.core.cpu import jit; jit.IDLE_SECONDS = 0.0", kernel)
@@ -338,6 +341,7 @@ def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypat
     assert kernel(2.0) == 4.0
 
 
+@pytest.mark.slow
 def test_another_process_runs_a_line_whatever_is_stored(tmp_path, helpers):
     assert jit.run_beside(f"open({str(tmp_path / 'made')!r}, 'w').close()")
     helpers[0].process.stdin.close()

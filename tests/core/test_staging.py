@@ -297,6 +297,7 @@ def test_memory_of_a_deleted_result_serves_the_next(results):
     assert not registry.held
 
 
+@pytest.mark.slow
 def test_page_locked_memory_is_bounded(results, monkeypatch):
     memory, registry = results
     many = [memory.empty((1 << 20,), np.float32) for _ in range(5)]
@@ -349,6 +350,7 @@ def test_page_locked_memory_is_unlocked_after_its_last_view():
     assert not registry.held
 
 
+@pytest.mark.slow
 def test_results_survive_the_engine_that_made_them():
     registry = Registry()
     memory = ResultMemory(registry.as_runtime())

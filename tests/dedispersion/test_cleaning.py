@@ -165,6 +165,7 @@ def test_steps_of_the_gain_are_undone(dtype):
     assert after.std(axis=0).mean() == pytest.approx(before.std(axis=0).mean(), rel=0.02)  # its error is 0.008
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impulses", [0, 27])
 def test_steps_among_impulses_are_undone(impulses):
     """The noise beside a step is that without impulses, which are removed only later.

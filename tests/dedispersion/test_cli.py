@@ -292,6 +292,7 @@ def test_series_are_written_in_parts_that_fit(path, tmp_path):
         assert np.array_equal(part[: len(whole)], whole)
 
 
+@pytest.mark.slow
 def test_masks_reach_the_pictures(path, tmp_path):
     """A channel that is ignored is empty in the cut-outs, whether searched or plotted."""
     import h5py
@@ -311,6 +312,7 @@ def test_masks_reach_the_pictures(path, tmp_path):
         assert spectrum[:, [19, 24]].any(axis=0).all()
 
 
+@pytest.mark.slow
 def test_neither_pictures_nor_the_table_are_lost_if_the_other_fails(path, tmp_path, monkeypatch):
     from skysieve.dedispersion.command import cli
     from skysieve.dedispersion.single_pulse import cutouts
@@ -410,6 +412,7 @@ def test_what_cannot_be_searched_ends_with_status_2(path, tmp_path):
         assert "at DM 60: they cannot be searched at several DMs" in run("search", series, *options, code=2)
 
 
+@pytest.mark.slow
 def test_dropouts_do_not_spoil_the_filters_of_the_command(tmp_path):
     x = np.random.default_rng(3).normal(96, 16, (64, 12000)).round().clip(0, 255).astype(np.uint8)
     x[:, 4000:4400] = x[10:30, 7000:9000] = 0

@@ -103,6 +103,7 @@ def found() -> Completeness:
     return completeness(RECEIVER, DMS, n=60, snr=(5, 7, 25), dm=(60, 340), width=(4e-3, 1e-2), seed=3, threads=1)
 
 
+@pytest.mark.slow
 def test_recall_rises_with_the_signal_to_noise(found):
     table = found.recall()
     assert table["pulses"].tolist() == [20, 20, 20]
@@ -196,6 +197,7 @@ def test_noise_raises_the_window_less_than_the_highest_of_many(found):
     assert np.isnan(masked.trials["snr_window"]).all()
 
 
+@pytest.mark.slow
 def test_noise_is_the_same_in_memory_and_when_it_is_read(monkeypatch):
     options = {"n": 6, "snr": (25,), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
     held = completeness(RECEIVER, DMS, **options).trials
@@ -203,6 +205,7 @@ def test_noise_is_the_same_in_memory_and_when_it_is_read(monkeypatch):
     assert completeness(RECEIVER, DMS, **options).trials.tobytes() == held.tobytes()
 
 
+@pytest.mark.slow
 def test_a_campaign_continues(tmp_path, monkeypatch):
     options = {"n": 30, "snr": (7, 25), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
     whole = completeness(RECEIVER, DMS, **options)
@@ -237,6 +240,7 @@ def test_hours_of_noise_without_pulses():
         completeness(RECEIVER, DMS, n=0)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_pulses(found):
     again = completeness(RECEIVER, DMS, n=60, snr=(5, 7, 25), dm=(60, 340), width=(4e-3, 1e-2), seed=3, threads=1)
     assert again.trials.tobytes() == found.trials.tobytes()
@@ -257,6 +261,7 @@ def test_pulses_are_two_sweeps_apart(snr):
     assert over.max() < 2
 
 
+@pytest.mark.slow
 def test_candidates_of_the_data_themselves_are_not_false(tmp_path):
     """A file with a pulse of its own, found with every injection."""
     own = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, dm=200, times=[9.0], width=5e-3, snr=30, seed=1,
@@ -268,6 +273,7 @@ def test_candidates_of_the_data_themselves_are_not_false(tmp_path):
     np.testing.assert_array_equal(search(own, DMS, threads=1).time, [pytest.approx(9.0, abs=5e-3)])
 
 
+@pytest.mark.slow
 def test_times_at_another_frequency_and_a_plan_with_its_own_constant():
     """`Candidates.time` is that at ``ref_freq``, and a `DMPlan` has its own dispersion constant."""
     common = {"n": 6, "snr": (25,), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 3, "threads": 1}
@@ -427,6 +433,7 @@ def test_a_campaign_over_a_grid():
         found.recall("colour")
 
 
+@pytest.mark.slow
 def test_what_interference_takes_is_counted():
     """Zeros cover some pulses: their ideal S/N is that of the rest, and those that lose over 20% do not count."""
     found = completeness(
@@ -496,6 +503,7 @@ def test_files_that_are_too_short_are_named():
         inject_pulses(fb, [Pulse(300, 0.1, 5e-3, 10)])
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("nbits", [1, slow(2), slow(4), slow(8)])
 def test_files_of_few_bits_have_the_injected_signal_to_noise(nbits):
@@ -540,6 +548,7 @@ def test_a_series_gets_pulses_of_its_own_dm(test_data):
     assert one.trials["found"].all()
 
 
+@pytest.mark.slow
 def test_saturated_samples_are_counted():
     fb = fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, nbits=2)
     found = completeness(fb, DMS, n=6, snr=(8, 300), dm=(60, 340), width=(4e-3, 5e-3), threads=1)
@@ -558,6 +567,7 @@ def test_campaigns_of_several_files_are_joined(found):
         Completeness.join([found, completeness(RECEIVER, DMS, n=1, snr=(25,), dm=(60, 340), threshold=8, threads=1)])
 
 
+@pytest.mark.slow
 def test_a_grid_is_injected_into_a_file_with_a_table_of_truths():
     fb = fake(nchan=64, duration=30, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=4)
     made, truths = inject_grid(fb, PulseGrid(snr=[25], dm=[100.0, 200.0, 300.0], width=[5e-3]), seed=1)
@@ -573,6 +583,7 @@ def test_a_grid_is_injected_into_a_file_with_a_table_of_truths():
     assert len(search(timed, DMS, threads=1)) == 2
 
 
+@pytest.mark.slow
 def test_injections_that_cannot_be_are_named():
     fb = fake(nchan=64, duration=4, tsamp=1e-3, fch1=1500, foff=-4, period=None)
     one = Pulse(100, 1.0, 5e-3, 10)
@@ -664,6 +675,7 @@ def test_the_command(tmp_path):
     assert "'all'" in said
 
 
+@pytest.mark.slow
 def test_the_command_continues_and_takes_the_options_of_the_search(tmp_path):
     table = tmp_path / "c.csv"
     words = ("completeness", "--dm-max", 300, "--pulses", 6, *NOISE, "--grid", "snr=20;dm=100", "--threads", 1)
@@ -680,6 +692,7 @@ def test_the_command_continues_and_takes_the_options_of_the_search(tmp_path):
     assert "--resume needs -o" in run(*words, "--resume", code=2)
 
 
+@pytest.mark.slow
 def test_the_command_on_the_files_of_a_folder(tmp_path):
     for i in range(2):
         fake(nchan=64, duration=20, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=i,

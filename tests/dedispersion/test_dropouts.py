@@ -260,6 +260,7 @@ def test_a_drift_goes_on_where_samples_are_missing():
             assert abs(part.mean()) < 0.15 * 16
 
 
+@pytest.mark.slow
 def test_masked_cells_make_no_candidates():
     """`rfi_mask` of data with 0.4 s of zeros; and cells of a mask at random, of channels of different levels."""
     x, _ = noise("8 pulses", 11)
@@ -279,6 +280,7 @@ def test_masked_cells_make_no_candidates():
             assert a == pytest.approx(b, rel=0.2)  # a tenth of the cells is noise alone, up to a fifth of a pulse's
 
 
+@pytest.mark.slow
 def test_padding_at_the_end_of_a_psrfits_file(tmp_path):
     x, _ = noise("8 pulses", 12)
     raw = x.T[:, None].copy()
@@ -288,6 +290,7 @@ def test_padding_at_the_end_of_a_psrfits_file(tmp_path):
     np.testing.assert_allclose(np.sort(found.time), TIMES, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_filters_before_the_search_get_filled_data():
     x, _ = noise("8 pulses", 13)
     x[20:75, 6000:8000] = 0
@@ -302,6 +305,7 @@ def test_filters_before_the_search_get_filled_data():
         fill_dropped(x)
 
 
+@pytest.mark.slow
 def test_results_and_tables_say_what_was_dropped(tmp_path):
     x, _ = noise("8 pulses", 15)
     x[:, 6000:8000] = 96
@@ -327,6 +331,7 @@ def test_the_end_of_the_search_is_stated():
     assert search(bank(x), [0.0]).remarks() == []
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("tsamp", [2e-3, 5e-4, 1.1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["8", "float32"])

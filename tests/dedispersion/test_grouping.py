@@ -289,6 +289,7 @@ def test_groups_depend_neither_on_the_order_of_events_nor_on_the_origin_of_time(
     assert 1 < len(np.unique(head)) < len(head)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), pace=st.sampled_from([0.01, 0.05, 0.3]), every=st.booleans())
 def test_a_stream_returns_the_groups_of_a_file(seed, pace, every):

@@ -141,6 +141,7 @@ def test_cutouts_reach_past_the_ends(data, when):
             cutout(data, **{"dm": 1, "time": 1.0, "width": 1e-3, **options})
 
 
+@pytest.mark.slow
 def test_cutout_files_have_fetchs_layout(data, found, tmp_path):
     h5py = pytest.importorskip("h5py")
     pytest.importorskip("matplotlib")

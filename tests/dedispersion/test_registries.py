@@ -145,6 +145,7 @@ def test_functions_take_paths(tmp_path, found):
             call([1, 2])
 
 
+@pytest.mark.slow
 def test_a_plan_searches_data_of_any_length_and_refuses_other_kinds():
     from skysieve.dedispersion import DedispersionPlan, Losses, Mask, SearchPlan, dedisperse
 

@@ -221,6 +221,7 @@ def test_a_wide_pulse_in_noise_loses_as_much_as_its_part_of_three_blocks():
 # ---------------------------------------------------------------- known answers
 
 
+@pytest.mark.slow
 def test_the_papers_test_signal():
     """Table 2 and figure 5: required, every pulse found, mean S/N 62.3 +- 3, width 54 to 66, DM within a step."""
     fb = in_memory(fake(duration=8, seed=1))
@@ -238,6 +239,7 @@ def test_the_papers_test_signal():
     assert found.mjd_infinite[0] == pytest.approx(found.mjd_top[0] - late / 86400, abs=1e-11)
 
 
+@pytest.mark.slow
 def test_snr_falls_off_with_dm_as_theory_predicts():
     """Equation 12 of Cordes & McLaughlin, which is for the height of a Gaussian pulse: required within 5%."""
     freqs, fwhm, tsamp = 400 - 0.02 * np.arange(512), 16e-3, 2.56e-4
@@ -378,6 +380,7 @@ def test_ranks_of_floats_are_those_of_sorting():
     assert set(out[np.isfinite(out)]) <= {1.0, 2.0}
 
 
+@pytest.mark.slow
 def test_false_alarms_are_those_of_normal_noise():
     """Single samples over 4 sigma: 3.2e-5 of them; DMs far apart are independent.  Poisson, 5 sigma."""
     fb = fake(nchan=64, duration=60, tsamp=1e-3, fch1=1500, foff=-4, period=None, seed=6)

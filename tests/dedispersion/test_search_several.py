@@ -45,6 +45,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_candidates_of_a_file_without_pictures_are_written(night, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise OSError("no room for pictures")
@@ -150,6 +151,7 @@ def test_every_format_with_a_column_of_files(night, tmp_path, ending):
     np.testing.assert_allclose([snr for _, snr in found], [snr for _, snr in expected], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_quoted_pattern_into_a_folder_of_tables_pictures_and_cut_outs(night, tmp_path):
     run("search", f"{night}/b[0-1].fil", *DMS, "-o", tmp_path / "t", "--format", "cand", "--plot", tmp_path / "p",
         "--cutouts", tmp_path / "c", "--most", 1)  # fmt: skip

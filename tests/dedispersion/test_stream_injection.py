@@ -207,6 +207,7 @@ def test_the_command(quiet, tmp_path):
         assert message in refused.output, refused.output
 
 
+@pytest.mark.slow
 def test_pulses_of_two_beams_differ(quiet, options, tmp_path):
     g = source_geometry(quiet, 512)
     ((_, steps),) = source_steps(quiet, g, quiet.nsamp // g.nsamp * g.nsamp, 1)

@@ -230,6 +230,7 @@ def test_packets_are_placed_by_the_interpreter_as_by_compiled_code(drop):
     assert outcomes[0][0] > 8
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 9999), loss=st.sampled_from([0.0, 0.01, 0.1, 0.5]), reorder=st.sampled_from([0.0, 0.3]),

@@ -14,6 +14,7 @@ from skysieve.dedispersion.stream.report.sink import Sink
 __all__ = ["fb"]
 
 
+@pytest.mark.slow
 def test_samples_that_a_disk_takes_too_long_for_are_counted(fb, tmp_path, monkeypatch):
     from skysieve.dedispersion.stream.report import pictures as module
 

@@ -156,6 +156,7 @@ def test_a_command_that_fails(fb, tmp_path):
     assert sink.counts["triggers_failed"] == 1
 
 
+@pytest.mark.slow
 def test_pictures_and_raw_samples(fb, tmp_path, monkeypatch):
     """The drawing process is in another group, because the terminal sends SIGINT to all processes of its group.
 
@@ -179,6 +180,7 @@ def test_pictures_and_raw_samples(fb, tmp_path, monkeypatch):
         assert np.array_equal(held.read(), fb.block(1000, 4000))
 
 
+@pytest.mark.slow
 def test_your_reads_the_samples_around_a_candidate(fb, tmp_path):
     """`your` itself opens the cut-out, and finds the pulse where the candidate is."""
     your = pytest.importorskip("your")

@@ -145,6 +145,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["seconds", "data_seconds", "rate", "realtime", "mjd", "counts", "sink", "beams"])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(NAMES, JSON), st.dictionaries(st.sampled_from(["source", "folder"]), JSON), JSON)
 def test_states_of_any_kind(tmp_path_factory, state, about, now):
@@ -159,6 +160,7 @@ def test_states_of_any_kind(tmp_path_factory, state, about, now):
         assert seen.tags <= {"div", "b", "span", "i", "small"}
 
 
+@pytest.mark.slow
 def test_the_state_is_written_while_the_disk_refuses(folder):
     said = []
     (folder / NAME).mkdir()
@@ -246,6 +248,7 @@ def test_text_of_the_page(folder):
     assert "0 · 0" not in web_page.tiles_html(View())
 
 
+@pytest.mark.slow
 def test_a_document_is_updated(folder, monkeypatch):
     from bokeh.document import Document
 

@@ -65,6 +65,7 @@ def get(port, path="/", **headers):
     return answer, body
 
 
+@pytest.mark.slow
 def test_requests_from_other_pages_are_refused(port, folder):
     answer, body = get(port)
     assert answer.status == 200
@@ -164,6 +165,7 @@ def closed(link):
         return True
 
 
+@pytest.mark.slow
 def test_idle_connections_do_not_keep_others_out(port, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.MOST_WAITING", 8)
     parts = [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "]
@@ -232,6 +234,7 @@ def test_without_the_extra(folder, monkeypatch):
         assert "expected HOST:PORT" in command("watch", folder, "--web", bad).output
 
 
+@pytest.mark.slow
 def test_a_folder_that_does_not_exist(tmp_path):
     done = command("watch", tmp_path / "none", "--web", 0)
     assert done.exit_code == 2

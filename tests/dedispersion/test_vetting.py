@@ -324,6 +324,7 @@ def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     assert found.members[0] == len(found.events) < len(every.events)
 
 
+@pytest.mark.slow
 def test_the_second_look_measures_dm_and_time_again():
     """A step in DM of the search smears a pulse over 0.6 of its widths."""
     pulses = [
@@ -346,6 +347,7 @@ def test_the_second_look_measures_dm_and_time_again():
     assert errors[True][1] < 0.12
 
 
+@pytest.mark.slow
 def test_a_dm_is_not_measured_beyond_those_of_the_search():
     fb = with_pulses(noise(), Pulse(dm=301.5, time=5.0, width=10e-3, snr=25.0))
     for ref_freq in ("top", "bottom"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 
 from skysieve.cli import DEMOS
@@ -26,6 +27,7 @@ def test_demo_finds_the_signal_in_files_of_sfts(tmp_path):
     assert DEMOS["fstat"] == "skysieve.fstat.command.demo:run"
 
 
+@pytest.mark.slow
 def test_demo_reports_what_is_not_as_expected(tmp_path):
     short, _ = run(tmp_path, signal=dataclasses.replace(demo.SIGNAL, h0=0))
     assert short[0].startswith("rect window: f0 =")

@@ -27,6 +27,7 @@ def signal(**changes):
     return Signal(**(values | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("detector", ["H1", "V1", "K1"])
 def test_times_at_the_barycentre(detector):

@@ -223,6 +223,7 @@ def test_save_and_text(tmp_path):
         r.write_text(tmp_path / "c", style="xml")
 
 
+@pytest.mark.slow
 def test_figure(tmp_path):
     pytest.importorskip("matplotlib")
     signal = Injection(t0=T0 + 10 * T, tau=10 * T, snr=12)

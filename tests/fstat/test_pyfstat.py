@@ -217,6 +217,7 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
         maps.call_compute_transient_fstat_map("skysieve", features, multi_atoms(ATOMS), w)
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize(
     ("window", "statistic"), [slow("rect", {}), slow("exp", {"BtSG": True}), ("rect", {"BSGL": True})]

@@ -404,6 +404,7 @@ def test_several_observing_runs_of_three_years():
     assert sum(b - a for a, b in runs) == len(atoms[0])
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_templates():
     """A year on a coarse grid, from a seeded generator; the most that is held is the same for 16 templates and 96."""
     import tracemalloc
@@ -510,6 +511,7 @@ def test_the_expected_loudest_of_noise():
     assert few.expected_loudest("rect") is None
 
 
+@pytest.mark.slow
 def test_a_narrow_search_around_a_signal_does_not_tell_how_loud_noise_is():
     """Noise, signals in few bands, and a signal whose 2F falls to a half over the bands."""
     rng = np.random.default_rng(5)

@@ -101,6 +101,7 @@ def test_hum_stays(runtime):
     assert len(removed.windows) == 1
 
 
+@pytest.mark.slow
 @one_order
 def test_blocks_that_several_threads_examine(runtime):
     """Single blocks with impulses, and successive ones, of which each needs what is left of the one before."""
@@ -176,6 +177,7 @@ def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
     assert len({name for name, *_ in runtime.launches} & {"regain", "cut"}) == 2
 
 
+@pytest.mark.slow
 @one_order
 def test_a_step_of_a_quarter_of_the_band_on_a_drift_is_undone(runtime):
     """The CPU finds it against the rest of the band; the GPU has to flag its block."""

@@ -247,6 +247,7 @@ def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     assert pytest.approx(whole.F, rel=1e-11) == again.F
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_threads_of_several_rows_or_taus(runtime, monkeypatch, window):
     """Many templates have several rows or taus in each thread; the single templates of the other tests have one."""

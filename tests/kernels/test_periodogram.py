@@ -205,6 +205,7 @@ def test_interpolated_bands_in_several_blocks():
     check(e, source, grids, 1e-9, few_det=1e-5)
 
 
+@pytest.mark.slow
 def test_long_series_are_spread_by_a_kernel_of_their_own():
     e = engine(shim_runtime(), method="nufft")
     check(e, batch([1030, 40]), shared_grid(0.16, 1 / 60_000, 25_000), 1e-9)
@@ -421,6 +422,7 @@ def test_peaks_are_the_same_without_room_for_candidates(runtime, monkeypatch):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
+@pytest.mark.slow
 @one_order
 def test_objects_of_a_coarse_grid_are_searched_again_together(runtime, monkeypatch):
     """Less than two samples per peak: nearly every maximum is a candidate, so that no chunk has room for them all."""

@@ -102,6 +102,7 @@ def test_memory_is_short_for_a_chunk(source, expected, caplog, error, where):
     assert held[0] <= 1  # of powers on the host
 
 
+@pytest.mark.slow
 def test_later_chunks_are_no_larger_than_what_fits(caplog):
     """Memory was short once: not every chunk is tried whole, halved, and halved again."""
     source = batch([30 + i % 7 for i in range(48)])

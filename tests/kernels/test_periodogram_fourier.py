@@ -164,6 +164,7 @@ def test_best_peaks_of_grids_of_several_blocks(runtime, many, monkeypatch):
     check(engine(runtime, nterms=2, n_peaks=12), source, grids, 1e-8)
 
 
+@pytest.mark.slow
 @one_order
 def test_list_of_frequencies(runtime):
     n, nterms = (900, 3) if on_gpu(runtime) else (300, 2)

@@ -125,6 +125,7 @@ ROWS_AND_STRAIGHT = [(3000, 0), (150, 1 << 20), slow(3000, 1 << 20), slow(150, 0
 """Rows of a chunk, and bytes that are copied straight from the user's arrays."""
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, straight, rows):
@@ -165,6 +166,7 @@ def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     assert "record" not in graphs.events
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("nterms", [1, slow(2)])
 def test_rows_of_long_chunks_are_copied_by_other_threads(graphs, monkeypatch, nterms):
@@ -217,6 +219,7 @@ def test_a_run_between_two_others_does_not_change_their_launches(graphs):
     assert graphs.events.count("replay") > 3
 
 
+@pytest.mark.slow
 def test_a_failed_launch_is_not_replayed(graphs, monkeypatch):
     """Chunks of other objects that could not be launched leave the one recorded before as it was."""
     source, other, kept = batch([50] * 8), batch([70] * 9), engine(graphs)
@@ -240,6 +243,7 @@ def test_a_failed_launch_is_not_replayed(graphs, monkeypatch):
     same(run(kept, other, GRID), run(engine(shim_runtime()), other, GRID))
 
 
+@pytest.mark.slow
 def test_threads_of_one_plan_take_turns(graphs):
     """Threads share lanes and buffers: the rows of each must not be overwritten before they are searched."""
     kept, sources = engine(graphs), [batch([50] * 8, seed=seed) for seed in range(8)]

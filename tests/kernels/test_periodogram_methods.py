@@ -162,6 +162,7 @@ def test_objects_of_one_grid_are_dealt_kind_by_kind_as_one_by_one(method, dtype)
     assert max(kinds) >= (1 if method == "direct" else 3)
 
 
+@pytest.mark.slow
 def test_samples_of_one_grid_lie_as_those_of_many():
     """One grid for all objects, computed with Python's numbers, against the same grid for each."""
     rng = np.random.default_rng(5)

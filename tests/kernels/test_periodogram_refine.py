@@ -137,6 +137,7 @@ def test_a_climb_goes_uphill(runtime):
     assert abs(out.peak_frequency[0, 0] - 0.15481385) < 1e-7
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @one_order
 @pytest.mark.parametrize("seed", [23, 28])
@@ -148,6 +149,7 @@ def test_sharp_peaks_of_few_points(runtime, seed):
         assert check_refined(Exact(*rows_of(source, i), fit_mean=False), grids.frequency(), out, i) >= 1
 
 
+@pytest.mark.slow
 @one_order
 def test_very_long_series(runtime):
     source, grids = (

@@ -131,6 +131,7 @@ def test_a_bad_pixel_spoils_only_its_map(runtime, monkeypatch, spin, method, val
     assert np.array_equal(broken, before, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @one_order
 @pytest.mark.parametrize(("transposed", "spin", "nest"), [(False, 0, True), (False, 2, False), (True, 0, False)])

@@ -233,6 +233,7 @@ def test_a_batch_is_dealt_to_as_many_gpus_as_the_host_keeps_busy(monkeypatch, ra
     assert (about["gpus"], about["limit"]) == (most, limit)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_waits_takes_the_place_of_a_lost_one(monkeypatch):
     monkeypatch.setattr(multi_gpu, "copy_rate", lambda: 1.0)
     x = np.random.default_rng(7).normal(size=(4, 12 * 21**2)).astype(np.float32)
@@ -250,6 +251,7 @@ def test_bad_input_stops_all_gpus():
         run(crew, np.zeros((1, 7), np.float32))
 
 
+@pytest.mark.slow
 @one_order
 def test_the_sky_in_pieces_where_memory_is_short(runtime):
     spec = spec_of(Healpix(32), 0.06, "float32")
@@ -300,6 +302,7 @@ def test_copies_of_nested_and_masked_maps_are_counted():
             assert plan._spec.copies == copies
 
 
+@pytest.mark.slow
 @one_order
 def test_a_wide_gaussian_beside_a_narrow_one_whose_modes_go_on(runtime):
     """The wide one's coefficients vanish at the modes of the narrow one; a quarter of the map was NaN once."""

@@ -155,6 +155,7 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
     assert all("cudaErrorMemoryAllocation" in line for line in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
@@ -171,6 +172,7 @@ def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     assert summary["counts"]["lost"] == 0
 
 
+@pytest.mark.slow
 def test_the_last_gpu_fails(file, tmp_path, on_gpus):
     """The run ends with the reason; what was announced is in the table."""
     on_gpus([Fragile(0, 5)])

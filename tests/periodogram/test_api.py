@@ -368,6 +368,7 @@ def test_the_function_uses_its_engine_again(standin):
     assert first.closed
 
 
+@pytest.mark.slow
 def test_an_engine_of_all_cores_is_not_used_again_when_the_number_of_cores_changes(standin, monkeypatch):
     t, y, _ = curve()
     engines = []

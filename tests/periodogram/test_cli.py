@@ -302,6 +302,7 @@ def test_plots(batch: Path, tmp_path: Path) -> None:
     assert all(p.read_bytes().startswith(b"\x89PNG") and p.stat().st_size > 10_000 for p in pictures)
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_costs_itself(batch: Path, tmp_path: Path) -> None:
     """The table and the other pictures are written all the same."""
     pytest.importorskip("matplotlib")
@@ -315,6 +316,7 @@ def test_a_picture_that_cannot_be_written_costs_itself(batch: Path, tmp_path: Pa
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == ["batch_a.png", "batch_c.png"]
 
 
+@pytest.mark.slow
 def test_any_name_of_an_object_gives_a_picture(tmp_path: Path) -> None:
     """Names longer than those of files, and signs that would be mathematics."""
     pytest.importorskip("matplotlib")
@@ -402,6 +404,7 @@ def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
     assert len(read(out)["id"]) == 4
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_object_is_a_file(batch: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = np.genfromtxt(batch, delimiter=",", names=True, dtype=None, encoding="utf-8")
@@ -537,6 +540,7 @@ def test_demo_fails_below_the_stated_rate(tmp_path: Path, monkeypatch: pytest.Mo
     assert re.search(r"FAILED: asteroids with 100 points or more: \d+\.\d% recovered, 95% expected", result.stdout)
 
 
+@pytest.mark.slow
 def test_the_picture_of_an_object_of_three_rows(tmp_path: Path) -> None:
     """They are enough for a search, and so for its picture."""
     pytest.importorskip("matplotlib")

@@ -420,6 +420,7 @@ def test_what_a_column_looks_like(name: str, values: np.ndarray, what: str, kind
         assert "is not used; --" in lines[0]
 
 
+@pytest.mark.slow
 def test_an_identifier_of_many_objects_in_a_long_file(tmp_path: Path) -> None:
     """A sample of the rows decides: stars one after the other, or mixed; values that follow the time may be nights."""
     n = 30000

@@ -346,6 +346,7 @@ def truths(request: pytest.FixtureRequest) -> list[Truth]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize(("dtype", "method", "least", "bound"), ACCURACY)
 def test_error_against_long_double(

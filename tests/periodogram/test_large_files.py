@@ -431,6 +431,7 @@ def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet", "p.parquet"]
 
 
+@pytest.mark.slow
 def test_a_table_that_is_written_during_the_search(
     small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +529,7 @@ def test_a_band_that_does_not_exist(small_pieces: None, tmp_path: Path) -> None:
     assert "are searched together" not in result.stderr
 
 
+@pytest.mark.slow
 def test_a_range_from_the_first_objects_is_reported(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     assert re.search(r"40 objects, .* in the first \d+ objects", run("period", path, "--device", "cpu").stderr)
@@ -673,6 +675,7 @@ def test_a_run_that_continues_reads_what_is_not_done(
     assert again < 0.8 * everything  # the last two or three of four or five partitions, and the first pieces
 
 
+@pytest.mark.slow
 def test_a_partition_that_cannot_be_read_is_tried_again(small_pieces: None, tmp_path: Path) -> None:
     path, out = write(tmp_path / "a.parquet", rows(), 50), tmp_path / "p.csv"
     damage(path, 10)

@@ -192,6 +192,7 @@ def test_both_readings_of_a_rotation(survey: Path, tmp_path: Path) -> None:
     assert found["delta_chi2"][0] == pytest.approx(chi2[0] - chi2[1], abs=1e-5 * chi2[1])
 
 
+@pytest.mark.slow
 def test_pictures_have_the_bands_on_one_level(survey: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert run("period", survey, *GRID, "--plot", tmp_path / "plots").exit_code == 0

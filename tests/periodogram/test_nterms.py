@@ -97,6 +97,7 @@ def test_own_frequencies_in_any_order():
     assert result.method == "direct"
 
 
+@pytest.mark.slow
 @pytest.mark.few
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 def test_peaks_and_a_ragged_batch_that_equals_singles(method):
@@ -138,6 +139,7 @@ def test_grids_of_their_own_and_a_plan():
         np.testing.assert_allclose(batch.power[i], theirs, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 def test_one_long_curve_is_the_same_on_any_number_of_threads(method):
     """It is cut into stretches for the threads; the answer does not show where."""

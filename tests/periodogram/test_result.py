@@ -340,6 +340,7 @@ def test_an_object_without_a_result_is_drawn_empty_on_a_shared_grid():
     assert len(fold.lines) == 0
 
 
+@pytest.mark.slow
 def test_millions_of_points_keep_their_extremes(tmp_path):
     """Few points are drawn, so that a picture takes no longer than one of a short curve."""
     n = 2_000_000

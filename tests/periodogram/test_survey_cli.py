@@ -205,6 +205,7 @@ def test_motion_is_taken_out_a_part_at_a_time(asteroids: Path, tmp_path: Path, m
     assert out.read_text() == whole.read_text()
 
 
+@pytest.mark.slow
 def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> None:
     """With four terms the period may be one turn or half a turn: the table has both, and the chi-square between them.
 

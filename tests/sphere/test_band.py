@@ -91,6 +91,7 @@ def test_a_large_mean_is_multiplied_by_the_kernels_integral():
         assert np.abs(plan.execute(m + 2.7e6) - plan.execute(m)).max() <= 1e-6 * plan.execute(m).std()
 
 
+@pytest.mark.slow
 def test_maps_of_e_alone_get_little_b():
     """Below 1e-5 of the amplitude of E; ring weights alone: 2.4e-5."""
     nside = 128

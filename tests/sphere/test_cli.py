@@ -515,6 +515,7 @@ def test_progress_counts_maps(tmp_path, sky, monkeypatch):
     assert seen == [(1, 2), (2, 2)]  # I, and Q with U
 
 
+@pytest.mark.slow
 def test_nothing_is_replaced_without_overwrite(tmp_path, sky):
     pytest.importorskip("matplotlib")
     args = (tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg", "--plot", tmp_path / "p.png")

@@ -95,6 +95,7 @@ def test_angles_are_those_of_astropy(text):
     assert read_angle(text, "fwhm") == units.Quantity(text).to_value("rad")
 
 
+@pytest.mark.slow
 def test_writing_does_not_load_tables(survey, tmp_path):
     """astropy's tables take longer to load than a map takes to smooth."""
     code = (

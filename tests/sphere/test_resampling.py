@@ -58,6 +58,7 @@ def test_bad_pixels_at_another_nside():
             skysieve.smoothing(m, **given)
 
 
+@pytest.mark.slow
 def test_the_pixel_window_is_that_of_the_pixels():
     """Harmonics of every pixel's indicator, from a map 16 times finer."""
     nside, fine, lmax = 4, 64, 16
