@@ -58,6 +58,7 @@ def test_too_little_memory_is_one_line(tmp_path, sky, monkeypatch):
     result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "10deg")
     assert result.exit_code == 2
     assert "skysieve: the plan on the GPU needs 2.0 GiB" in result.output
+    assert "; --memory sets the budget" in result.output
     assert not (tmp_path / "out.fits").exists()
 
 

@@ -21,7 +21,7 @@ from zipfile import BadZipFile
 
 import typer
 
-from .errors import EXTRAS, install_hint, one_line
+from .errors import EXTRAS, MemoryBudgetError, install_hint, one_line
 
 try:  # typer has its own copy of click since 0.26
     from typer._click.globals import get_current_context
@@ -483,6 +483,8 @@ def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | N
         text = one_line(error)
         if not isinstance(error, OSError):  # such a message names a file
             text = with_option(text, names)
+        if isinstance(error, MemoryBudgetError) and "--memory" in _options():
+            text += "; --memory sets the budget"
         if isinstance(error, (EOFError, BadZipFile)):
             text = f"a file is damaged or cut short: {text or 'it ends early'}"
         if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in EXTRAS:
