@@ -445,6 +445,7 @@ def test_other_windows_and_names():
                           device="cpu")  # fmt: skip
         assert c["max2F"][0] == pytest.approx(m.max2F, rel=1e-6)
     assert run(windows=[rise, np.cos], topk=1).windows == ("window0", "window1")
+    assert run(windows=rise, topk=1).windows == run(windows=np.cos, topk=1).windows == ("window0",)
     only = search(TEMPLATES[:2], windows="none", device="cpu")
     assert only.grid is None
     assert len(only.columns()["max2F"]) == 2

@@ -35,7 +35,7 @@ def templates(device: str) -> None:
 
 
 def exponential_search(device: str) -> None:
-    """Search one template with exponential windows; `template_search.compile_ahead` runs this during a first search."""
+    """Search one template with exponential windows; a first search of several windows runs this in a second process."""
     search([synth_atoms(span=DAY)], windows=("exp",), device=device, threads=1)
 
 

@@ -32,7 +32,6 @@ from .batch import AtomsBatch, groups, is_path, read_files
 from .bsgl import BSGL
 from .checkpoint import Checkpoint, State
 from .columns import STATISTICS, StatisticName
-from .compile_ahead import compile_exponential
 from .ledger import Ledger
 from .result import SearchResult
 from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
@@ -59,6 +58,8 @@ ON_GPU = "templates on the GPU", "atoms on the GPU"
 """Names of the work other than maps (see `SearchPlan.work_of`) for atoms in the memory of a GPU."""
 AHEAD = 1
 """Number of chunks that wait for a device while it works on another chunk."""
+EXPONENTIAL = "from skysieve.fstat.command.warm_up import exponential_search; exponential_search('cpu')"
+"""Program of the second process that compiles exponential windows while other windows are searched."""
 
 
 def search(
@@ -246,7 +247,7 @@ class SearchPlan(Plan):
         )  # fmt: skip
         parse_budget(memory, available_host_memory())  # a mistake is found before the work
         self.devices = devices_of(device, threads)
-        compile_exponential(windows, self.devices, self.options.dtype)
+        _compile_exponential(named, self.devices, self.options.dtype)
         make = partial(_engine, memory=memory)
         self._workers: list[SearchWorker] | None = [SearchWorker(self.options, d, make) for d in self.devices]
 
@@ -470,6 +471,15 @@ class Run:
             self.pending[at] -= 1
         self.state.enter(report, self.options.band, self.options.band_width)
         yield
+
+
+def _compile_exponential(windows: Mapping[str, Window], devices: Sequence[Device], dtype: np.dtype[Any]) -> None:
+    """Start to compile exponential windows in another process, if CPUs search them and other windows in float32."""
+    if len(windows) > 1 and "exp" in windows and all(d.kind == "cpu" for d in devices) and dtype == np.float32:
+        from skysieve.core.cpu.jit import compile_beside
+        from skysieve.fstat.cpu.exp import exp_blocks
+
+        compile_beside(EXPONENTIAL, exp_blocks)
 
 
 def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
