@@ -81,8 +81,9 @@ def long_map(bins, grid, window):
         condition = np.where(4 * d > 0, (1 + split) ** 2 / (4 * d), np.inf)
         top = B * (ar**2 + ai**2) + A * (br**2 + bi**2) - 2 * C * (ar * br + ai * bi)
         F = np.where((size > 0) & (condition <= 1e4), top / d / np.where(size > 0, size, L(1)), L(2))
-    F = np.where(s.valid(), F, L(np.nan))
-    return Truth(F.astype(np.float64), np.where(s.valid(), condition, L(np.nan)).astype(np.float64))
+    valid = ~s.late[:, None] & (np.arange(s.shape[1]) >= s.valid_from[s.group][:, None])  # two bins or more
+    F, condition = np.where(valid, F, L(np.nan)), np.where(valid, condition, L(np.nan))
+    return Truth(F.astype(np.float64), condition.astype(np.float64))
 
 
 def error_of(F, truth):

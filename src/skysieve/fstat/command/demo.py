@@ -19,7 +19,7 @@ from skysieve.fstat.sfts.files import read_sfts, write_sfts
 if TYPE_CHECKING:
     from rich.console import Console
 
-DAYS, START, SFT = 10, 1_000_000_000, 1800
+DAYS, START = 10, 1_000_000_000
 GAPS = {"H1": [(START + 5 * 86400, START + 6 * 86400)], "L1": [(START + 2 * 86400, START + 2 * 86400 + 43_200)]}
 SIGNAL = Signal(
     f0=22.4, h0=8e-25, ra=2.2486, dec=-0.7885, tref=START + 4 * 86400, f1dot=-3.12e-11, window="exp",

@@ -256,11 +256,6 @@ class Schedule:
         """Numbers of start times and of durations."""
         return int(self.first.size), int(self.length.shape[1])
 
-    def valid(self) -> NDArray[np.bool_]:
-        """Map of the cells that hold two bins or more (for tests and small grids)."""
-        columns = np.arange(self.shape[1])
-        return ~self.late[:, None] & (columns >= self.valid_from[self.group][:, None])
-
     def n_valid(self) -> int:
         """Number of cells that can be computed."""
         per_row = self.shape[1] - self.valid_from[self.group[~self.late]]
