@@ -212,17 +212,22 @@ class Engine:
         yy, weight = np.ones(n), np.ones(n)
         out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
         t, y, errors, offsets = read_only(t, y, t[:0] if dy is None else dy, offsets)
-        kind = (self.spec.min_points, self.spec.centred)
-        run = interpreted_if_small(prepare, OBJECT_STEPS * n + ROW_STEPS * rows)
-        self._spread(
-            n,
-            lambda a, b: run(t, y, errors, dy is not None, offsets, a, b, *kind, tt, w, wy, *out, yy, weight),
-        )
+        clean, given = self._cleaning(source, start, stop, rows), (t, y, errors, dy is not None, offsets)
+        self._spread(n, lambda a, b: clean(given, a, b, (tt, w, wy), (*out, yy, weight)))
         output.n_dropped[start:stop] = offsets[1:] - offsets[:-1] - output.n_used[start:stop]
         output.mean_square[start:stop], output.weight[start:stop] = yy, weight
         n_used = output.n_used[start:stop]
         scale = self.normalization.scale_of(yy, weight, n_used)
         return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
+
+    def _cleaning(self, source: Source, start: int, stop: int, rows: int) -> Callable[..., None]:
+        """Function of `_prepare` that cleans objects ``a:b`` of a chunk of ``rows`` rows.
+
+        It takes the rows, ``a``, ``b``, the arrays of clean rows and those with a value for each object.
+        """
+        run = interpreted_if_small(prepare, OBJECT_STEPS * (stop - start) + ROW_STEPS * rows)
+        kind = (self.spec.min_points, self.spec.centred)
+        return lambda given, a, b, clean, objects: run(*given, a, b, *kind, *clean, *objects)
 
     def _chunk(
         self, source: Source, grids: Grids, output: Output, power_start: NDArray[np.int64], start: int, stop: int,

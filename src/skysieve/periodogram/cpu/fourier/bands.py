@@ -28,9 +28,11 @@ from skysieve.periodogram.cpu.prepare import (
 from .series import SeriesSearch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from skysieve.periodogram.contract import Output, Spec
+    from skysieve.periodogram.contract import Spec
 
 STEPS = 60
 """Operations on one row in `prepare_bands`."""
@@ -152,32 +154,14 @@ class MultibandEngine(Engine):
         self.fewest = max(1, spec.fewest)
         self._row_of_band: NDArray[np.int64] = np.zeros((0, 0), np.int64)
 
-    def _prepare(self, source: Any, start: int, stop: int, output: Output) -> state.Curves:
-        """Clean light curves of the chunk, grouped by band."""
+    def _cleaning(self, source: Any, start: int, stop: int, rows: int) -> Callable[..., None]:
+        """See `cpu.Engine._cleaning`; the rows become grouped by band."""
         assert self.model is not None
-        t, y, dy, offsets = source.read(start, stop)
-        code = source.bands(start, stop)
-        n, rows = stop - start, len(t)
-        tt, w, wy = np.empty(rows), np.empty(rows), np.empty(rows)
-        yy, weight = np.ones(n), np.ones(n)
-        row_of_band = np.zeros((n, self.model.n_bands + 1), np.int64)
-        out = [a[start:stop] for a in (output.n_used, output.t_min, output.span, output.status)]
-        t, y, errors, offsets, code = read_only(t, y, t[:0] if dy is None else dy, offsets, code)
         bands, fewest = self.model.n_bands, self.fewest
+        (code,) = read_only(source.bands(start, stop))
+        row_of_band = self._row_of_band = np.zeros((stop - start, bands + 1), np.int64)
         run = interpreted_if_small(prepare_bands, STEPS * rows)
-        self._spread(
-            n,
-            lambda a, b: run(
-                t, y, errors, dy is not None, offsets, code, bands, fewest, a, b, tt, w, wy, row_of_band, *out, yy,
-                weight,
-            ),
-        )  # fmt: skip
-        output.n_dropped[start:stop] = np.diff(offsets) - output.n_used[start:stop]
-        output.mean_square[start:stop], output.weight[start:stop] = yy, weight
-        self._row_of_band = row_of_band
-        n_used = output.n_used[start:stop]
-        scale = self.normalization.scale_of(yy, weight, n_used)
-        return state.Curves(tt, w, wy, offsets[:-1].copy(), n_used, output.span[start:stop], scale)
+        return lambda given, a, b, clean, objects: run(*given, code, bands, fewest, a, b, *clean, row_of_band, *objects)
 
     def _search_of(self, curves: state.Curves, grid: state.Frequencies, answers: state.Answers) -> Any:
         """The search of the objects of a chunk."""
