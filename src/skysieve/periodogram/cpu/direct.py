@@ -113,12 +113,8 @@ def direct_range(f0, df, j0, n_coarse, t, w, wy, n, work, floating_mean, guard, 
 
 
 TWO_PI = 2 * np.pi
-
-
 SINGULAR = 1e-14
 """Below this fraction of CC SS, CC SS - CS^2 is rounding: cosine and sine are linearly dependent; the power is NaN."""
-
-
 COLUMN_NOISE = 1e-30
 """The same below this fraction of CC + SS: errors of the cosines squared (a column next to constant)."""
 

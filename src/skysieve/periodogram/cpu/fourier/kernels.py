@@ -28,7 +28,7 @@ from skysieve.periodogram.cpu.comb_simd import (
     spread,
     tap_weights,
 )
-from skysieve.periodogram.cpu.direct import cos_sin, select
+from skysieve.periodogram.cpu.direct import COLUMN_NOISE, SINGULAR, cos_sin, select
 from skysieve.periodogram.cpu.state import ROW
 from skysieve.periodogram.numerics.nufft import N_COEFFICIENTS, TAPS, M
 
@@ -38,10 +38,6 @@ NUFFT_LIMIT = 10.0
 """See `series.LIMIT`."""
 PIVOT = 1e-8
 """A pivot of the normal matrix below this fraction of the weight of the column's rows makes a power NaN."""
-SINGULAR = 1e-14
-"""If the part of a column that is orthogonal to the earlier ones has no more than this fraction of its square, the
-column is a combination of them."""
-COLUMN_NOISE = 1e-30
 
 
 class Fit(NamedTuple):
