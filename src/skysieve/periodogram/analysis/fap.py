@@ -98,9 +98,7 @@ def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: i
     return normalization_named(normalization).density(np.asarray(z, np.float64), 0.5 * (n - parameters), alone)
 
 
-def single_level(
-    fap: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS
-) -> NDArray[Any]:
+def single_level(fap: ArrayLike, n: int, normalization: str = "standard") -> NDArray[Any]:
     """Power that `single` gives the probability ``fap``.
 
     >>> round(float(single_level(2.0**-10, 23)), 12)
@@ -108,7 +106,7 @@ def single_level(
     """
     with np.errstate(divide="ignore"):
         log = np.log(np.asarray(fap, np.float64))
-    return normalization_named(normalization).level(log, 0.5 * (n - parameters))
+    return normalization_named(normalization).level(log, 0.5 * (n - MODEL_PARAMETERS))
 
 
 @dataclass(frozen=True)

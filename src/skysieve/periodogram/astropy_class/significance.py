@@ -101,7 +101,7 @@ class Significance(FittedCurve, ABC):
         True
         """
         grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
-        if not self._formula_holds(method, self.normalization):
+        if not self._formula_holds(method):
             return None
         z = np.asarray(power, np.float64)
         if method == "bootstrap":
@@ -148,7 +148,7 @@ class Significance(FittedCurve, ABC):
             As for `false_alarm_probability`.
         """
         grid = (samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency)
-        if not self._formula_holds(method, self.normalization):
+        if not self._formula_holds(method):
             return None
         p = fap.checked(false_alarm_probability)
         if method == "bootstrap":
@@ -184,13 +184,13 @@ class Significance(FittedCurve, ABC):
             raise ValueError(f"{reason}: expected a grid of at least one frequency")
         return bare
 
-    def _formula_holds(self, method: str, normalization: str, stacklevel: int = 3) -> bool:
+    def _formula_holds(self, method: str) -> bool:
         """Whether a formula holds; a warning says why not."""
         reason = fap.no_formula(
-            method, normalization, self.nterms, bool(self.fit_mean or self.center_data), self.dy is not None
+            method, self.normalization, self.nterms, bool(self.fit_mean or self.center_data), self.dy is not None
         )
         if reason is not None:
-            warnings.warn(reason, fap.NoFormulaWarning, stacklevel=stacklevel)
+            warnings.warn(reason, fap.NoFormulaWarning, stacklevel=3)
         return reason is None
 
     def _ends(self, frequency: Any, rule: tuple[Any, ...]) -> tuple[float, float]:
