@@ -14,31 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
-from skysieve.core.table_files import write_table
 from skysieve.periodogram import survey as search
 from skysieve.periodogram.lightcurves.io import read_light_curves
-from skysieve.periodogram.lightcurves.simulate import simulate_light_curves
 
 GRID = ("--fmin", "0.2", "--fmax", "5", "--nf", "2000", "--device", "cpu")
 
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-
-
-@pytest.fixture
-def survey(tmp_path: Path) -> Path:
-    made = simulate_light_curves(np.full(60, 0.5), 0.8, np.full(60, 40), seed=1)
-    path = tmp_path / "survey.csv"
-    names = np.repeat([f"s{i}" for i in range(60)], made.n_obs)
-    write_table({"name": names, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
-    return path
 
 
 # ---------------------------------------------------------------- one output, two runs

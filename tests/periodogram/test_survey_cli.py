@@ -231,15 +231,6 @@ def test_both_readings_with_several_terms(asteroids: Path, tmp_path: Path) -> No
 # ---------------------------------------------------------------- runs that go on
 
 
-@pytest.fixture
-def survey(tmp_path: Path) -> Path:
-    made = simulate_light_curves(np.full(60, 0.5), 0.8, np.full(60, 40), seed=1)
-    path = tmp_path / "survey.csv"
-    names = np.repeat([f"s{i}" for i in range(60)], made.n_obs)
-    write_table({"name": names, "mjd": made.t + 59000, "mag": made.y, "magerr": made.dy}, path)
-    return path
-
-
 def test_resume_gives_what_one_run_gives(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
     run("period", survey, "--max-period", "10", "--device", "cpu", "-q", "-o", whole)
