@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LSST_BANDS = "ugrizy"
-ZTF_BANDS = "gri"
 TYPES = {"l": "long", "i": "int", "d": "double", "f": "float", "b": "boolean", "s": "string"}
 
 DIA_SOURCE = """

@@ -26,7 +26,7 @@ from skysieve.periodogram import multiband_bootstrap
 pytestmark = pytest.mark.gpu
 
 STEP = 1 / 1200
-F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
+F32 = np.dtype(np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -133,37 +133,6 @@ def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: i
     raise ValueError(f"normalization={normalization!r} is not known")
 
 
-def power_by_least_squares(
-    t: ArrayLike,
-    y: ArrayLike,
-    dy: ArrayLike | None = None,
-    *,
-    frequency: ArrayLike,
-    fit_mean: bool = True,
-    center_data: bool = True,
-) -> NDArray[np.float64]:
-    """Standard power from the chi-square of two models, fitted by ``numpy.linalg.lstsq`` in float64.
-
-    It uses none of the formulas of :func:`power`, which tests compare with it; accurate to some 1e-10.
-    """
-    times, values = np.asarray(t, np.float64), np.asarray(y, np.float64)
-    times = times - times.min()
-    errors = np.broadcast_to(np.asarray(1.0 if dy is None else dy, np.float64), values.shape)
-    if center_data or fit_mean:
-        values = values - np.average(values, weights=errors**-2.0)
-    freq = np.atleast_1d(np.asarray(frequency, np.float64))
-    found = np.empty(freq.size)
-    base = float(np.sum((values / errors) ** 2))
-    for j, f in enumerate(freq):
-        columns = [np.cos(2 * np.pi * f * times), np.sin(2 * np.pi * f * times)]
-        if fit_mean:
-            columns.append(np.ones_like(times))
-        design = np.stack(columns, axis=1) / errors[:, None]
-        best = np.linalg.lstsq(design, values / errors, rcond=None)[0]
-        found[j] = 1 - float(np.sum((values / errors - design @ best) ** 2)) / base
-    return found
-
-
 def peaks(
     frequency: ArrayLike,
     power: ArrayLike,
