@@ -163,7 +163,7 @@ def find_support(profile: Callable[[Any], NDArray[np.float64]], radius: float, e
     return float(edges[:-1][small][0]) if small.any() else radius
 
 
-def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False) -> float:
+def read_angle(value: Any, name: str, zero: bool = False) -> float:
     """Read an `Angle`.
 
     Parameters
@@ -171,8 +171,6 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
     value : float, str or Quantity
     name : str
         Name of the argument in error messages.
-    limit : float
-        Largest angle (rad).
     zero : bool
         Whether 0 is allowed.
 
@@ -184,7 +182,7 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
     Raises
     ------
     ValueError
-        The value is not an angle of at most ``limit``, or not positive.
+        The value is not an angle of at most pi, or not positive.
 
     Examples
     --------
@@ -205,9 +203,9 @@ def read_angle(value: Any, name: str, limit: float = math.pi, zero: bool = False
                 f"{name}={value!r}: expected an angle with its unit, such as 4.7arcmin, 1deg, 30arcsec or 0.01rad"
             ) from None
     number = isinstance(angle, int | float | np.number | np.ndarray) and np.ndim(angle) == 0
-    if not number or not (0 < angle <= limit or (zero and angle == 0)):
+    if not number or not (0 < angle <= math.pi or (zero and angle == 0)):
         least = "of at least 0" if zero else "above 0"
-        raise ValueError(f"{name}={value!r}: expected an angle {least} and at most {limit:.6g} (rad)")
+        raise ValueError(f"{name}={value!r}: expected an angle {least} and at most {math.pi:.6g} (rad)")
     return float(angle)
 
 
