@@ -424,10 +424,10 @@ def block_parts(block: int, tsamp: float) -> int:
     return min(max(wanted, LEAST_PARTS), MOST_PARTS)
 
 
-def block_samples(tsamp: float, seconds: float = BLOCK_SECONDS) -> int:
-    """Samples of an anchored block: ``seconds``, rounded to a multiple of 128, so that every binning divides it.
+def block_samples(tsamp: float) -> int:
+    """Samples of an anchored block: `BLOCK_SECONDS`, rounded to a multiple of 128, so that every binning divides it.
 
     >>> block_samples(64e-6)
     31232
     """
-    return max(1, round(seconds / tsamp / MOST_BINNED)) * MOST_BINNED
+    return max(1, round(BLOCK_SECONDS / tsamp / MOST_BINNED)) * MOST_BINNED

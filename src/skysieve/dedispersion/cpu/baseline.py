@@ -46,7 +46,7 @@ STEPS = (16, 4, 1)
 """Parts that are joined for a fit, tried in this order."""
 LEAST_STEPS = 12
 """A block has at least this many joined parts."""
-UNSIGNED, SIGNED, REAL = KINDS.index("u"), KINDS.index("i"), KINDS.index("f")
+UNSIGNED, REAL = KINDS.index("u"), KINDS.index("f")
 FLAT = 2.0**30
 """Level of unsigned sums from which a line was subtracted."""
 GOLDEN, MASK, FRACTION = np.uint64(2654435769), np.uint64(2**32 - 1), 2.0**-32

@@ -124,7 +124,7 @@ def on_off(gaps: NDArray[np.int64], n: int) -> list[tuple[int, int]]:
     return [*pairs, (min(at, n - 1), n - 1)]
 
 
-def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArray[np.int64] | None = None) -> None:
+def write_inf(path: Path, obs: Observation, n: int, notes: str, gaps: NDArray[np.int64]) -> None:
     """Write the ``.inf`` of a series of ``n`` samples.
 
     Parameters
@@ -134,7 +134,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
         The observation of the filterbank, with the DM of the series.
     n : int
     notes : str
-    gaps : numpy.ndarray of int64, shape (count, 2), optional
+    gaps : numpy.ndarray of int64, shape (count, 2)
         Samples without data: rising ranges (first, last + 1).
     """
 
@@ -148,7 +148,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
     width = float(obs.extra.get("channel_width", abs(obs.foff)))
     low = float(obs.extra.get("low_channel", obs.freqs[-1]))
     on: list[tuple[int, int]] = []
-    if gaps is not None and len(gaps):
+    if len(gaps):
         on = on_off(gaps, n)
         if len(on) > MOST_PAIRS:
             longest = np.sort(np.argsort(gaps[:, 0] - gaps[:, 1], kind="stable")[: MOST_PAIRS - 1])
@@ -171,7 +171,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str = "", gaps: NDArr
         ("Barycentered?           (1 yes, 0 no)", "0"),
         ("Number of bins in the time series", str(n)),
         ("Width of each time series bin (sec)", f"{obs.tsamp:.15g}"),
-        ("Any breaks in the data? (1 yes, 0 no)", "0" if gaps is None or not len(gaps) else "1"),
+        ("Any breaks in the data? (1 yes, 0 no)", "1" if len(gaps) else "0"),
         *pairs,
         ("Type of observation (EM band)", "Radio"),
         ("Beam diameter (arcsec)", "3600"),

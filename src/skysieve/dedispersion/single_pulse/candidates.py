@@ -293,8 +293,6 @@ class Candidates(Result):
 
 
 Candidates.COLUMNS = tuple(Column(name=f.name, **f.metadata) for f in fields(Candidates) if f.metadata)
-TEXT = {column.name: column.text for column in Candidates.COLUMNS}
-"""Formats of the numbers in text tables, by column."""
 
 
 def vetoed_text(vetoed: dict[str, int]) -> str:

@@ -318,11 +318,6 @@ class Segment:
         """Seconds of data processed."""
         return self.samples * self.geometry.tsamp
 
-    @property
-    def busy(self) -> float:
-        """Seconds of processing."""
-        return sum(self.times.values())
-
     # ------------------------------------------------------------------ candidates
     def _candidates(self, found: Sequence[StreamCandidates], last: bool = False) -> list[Candidate]:
         """Candidates for the sink; `samples_around` returns the samples around them when these have arrived."""

@@ -122,12 +122,11 @@ class Beam:
         self.next_segment += 1
         self.segments.append(segment)
 
-    def retire(self) -> Segment:
+    def retire(self) -> None:
         """Remove the oldest segment, which has been searched; its counts are kept."""
         segment = self.segments.popleft()
         for name, value in segment.counts().items():
             self.past[name] = self.past.get(name, 0) + value
-        return segment
 
     def counts(self) -> dict[str, int]:
         """The counts of all segments."""
@@ -483,9 +482,9 @@ class DadaFeed(Feed):
     a transfer, an error is raised.
     """
 
-    def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192, beam: int = 0) -> None:
+    def __init__(self, intake: Intake, reader: DadaReader, packet_bytes: int = 8192) -> None:
         super().__init__(intake)
-        self.reader, self.packet_bytes, self.beam = reader, packet_bytes, beam
+        self.reader, self.packet_bytes = reader, packet_bytes
 
     @property
     def fill(self) -> float:
@@ -513,7 +512,7 @@ class DadaFeed(Feed):
                 self.intake.tally["fields"] += 1
                 self.intake.say(f"{error}; the transfer is left out")
             if self._transfer(head, geometry):
-                self.intake.over(self.beam)
+                self.intake.over(0)
 
     def _transfer(self, head: DadaHeader | None, g: Geometry | None) -> bool:
         """Take the data of a transfer, and drop them if its header is not valid; return whether its end was reached."""
@@ -535,7 +534,7 @@ class DadaFeed(Feed):
                 whole = len(raw) // unit * unit
                 for at in range(0, whole, BATCH * unit):
                     steps = head.to_packet_order(raw[at : min(at + BATCH * unit, whole)])
-                    made = packets(g, steps, sample, self.beam)
+                    made = packets(g, steps, sample)
                     self.intake.take(made, np.full(len(made), made.shape[1]))
                     sample += len(steps)
                 rest = raw[whole:]
