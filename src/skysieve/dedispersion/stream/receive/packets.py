@@ -31,8 +31,8 @@ numbers alone.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 MAGIC, VERSION, HEADER = b"SKYS", 1, 64
 POWER, VOLTAGE = 0, 1
 BITS = {POWER: (1, 2, 4, 8, 16, 32), VOLTAGE: (4, 8, 32)}
-LARGEST = 65507
-"""Bytes of a UDP payload."""
 MOST_CHANNELS = 2**20
 LAST_SAMPLE = 2**56
 FIELDS = np.dtype([
@@ -119,14 +117,7 @@ class Geometry:
 
     def same_except_epoch(self, other: Geometry) -> bool:
         """Whether another geometry is the same, or differs only in the epoch."""
-        return self.shape() == other.shape()
-
-    def shape(self) -> tuple[Any, ...]:
-        """Everything but the epoch."""
-        return (
-            self.kind, self.bits, self.pols, self.nsamp, self.total, self.chunks, self.tsamp, self.fch1, self.foff,
-            self.offset_binary, self.by_pol,
-        )  # fmt: skip
+        return replace(self, epoch=other.epoch) == other
 
 
 @dataclass(frozen=True)
