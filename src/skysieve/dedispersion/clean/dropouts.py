@@ -330,7 +330,7 @@ def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
 def _find(fb: Filterbank) -> NDArray[np.int64]:
     if fb.nsamp < 2:
         return NO_RECTANGLES
-    top = top_bits(fb)
+    top = top_value(fb.dtype, fb.maximum)
     equal, many, pairs = _count(fb, top)
     live = equal < pairs
     if not live.any():
@@ -342,13 +342,8 @@ def _find(fb: Filterbank) -> NDArray[np.int64]:
     return _outside(rectangles_of(runs, odd, coarse, long), fb.gaps)
 
 
-def top_bits(fb: Filterbank) -> int:
-    """Bits of the largest value of samples; for floats the bits of NaN, which `Cleaned` replaces."""
-    return top_value(fb.dtype, fb.maximum)
-
-
 def top_value(dtype: np.dtype[Any], maximum: int) -> int:
-    """`top_bits` for a type of samples, and their largest value (0 if it is not known)."""
+    """Bits of ``maximum``, or of the type's largest value if it is 0; for floats of NaN, which `Cleaned` replaces."""
     if dtype.kind == "f":
         return int(np.float32(np.nan).view(np.uint32))
     if dtype.kind == "u" and maximum:
