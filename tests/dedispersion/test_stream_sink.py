@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.dedispersion.test_stream_pipeline import rows_of
 from typer.testing import CliRunner
 
 from skysieve.cli import app
@@ -31,11 +31,6 @@ from skysieve.dedispersion.stream.search.coincidence import Coincidence
 def fb():
     made = fake(nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=[1.3], width=4e-3, snr=25, seed=4)
     return Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
-
-
-def rows_of(folder):
-    with open(folder / "candidates.csv", encoding="ascii") as file:
-        return list(csv.DictReader(file))
 
 
 def row(fb, snr=9.0, time=1.3, beam=0, raw=None, **more):
