@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.dedispersion.contract import block_samples
-from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterbank
+from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank, Paths, as_filterbank
 
 from .dropouts import NO_RECTANGLES, Watch, find_dropped
 from .masks import SLICE, Mask
@@ -37,7 +37,7 @@ COARSEST = 15
 """Samples with a lower maximum keep the values of the histogram."""
 
 
-class RepairedReader:
+class RepairedReader(ChangedReader):
     """A reader of a filterbank whose missing and masked samples are drawn from the good ones of their channel.
 
     The good samples are those of the noise block.  If less than a quarter of it is good, they are those of the nearest
@@ -58,21 +58,15 @@ class RepairedReader:
     """
 
     def __init__(self, fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> None:
-        self.fb, self.cells, self.block = fb, cells, block
-        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
-        self.order = np.arange(fb.nchan)
+        super().__init__(fb)
+        self.lost, self.cells, self.block = lost, cells, block
         self.dtype = fb.dtype.newbyteorder("=")
-        self.gaps, self.lost = fb.gaps, lost
         self._losses = Losses(np.concatenate([lost, full(fb.gaps, fb.nchan)]))
         self._good = self._counts()
         self._levels: dict[int, _Levels] = {}
         self._edges: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         self._piece = max(4, round(PIECE_SECONDS / fb.tsamp))
         self._rough = self.dtype.kind != "f" and (self.maximum or np.iinfo(self.dtype).max) <= COARSEST
-
-    def close(self) -> None:
-        """Close the filterbank."""
-        self.fb.close()
 
     def _gone(self, start: int, count: int) -> NDArray[np.bool_] | None:
         """True for samples that are missing or masked, shape (count, nchan); None if there are none."""

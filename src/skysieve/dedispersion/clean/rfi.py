@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.core.files import written
-from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterbank, opened
+from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank, Paths, as_filterbank, opened
 from skysieve.dedispersion.data.sigproc import BadFile
 
 from .masks import SLICE, Mask, check_mask
@@ -356,25 +356,19 @@ def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) 
     return found
 
 
-class ZeroDmReader:
+class ZeroDmReader(ChangedReader):
     """A filterbank less the mean over its channels, sample by sample."""
 
     def __init__(self, fb: Filterbank) -> None:
-        self.fb, self.observation, self.nsamp, self.gaps = fb, fb.observation, fb.nsamp, fb.gaps
-        self.lost = fb.lost
-        self.order = np.arange(fb.nchan)
+        super().__init__(fb)
         self.real = fb.dtype.kind == "f"
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
         self.top = top
         self.scale = max(1, 255 // (2 * top)) if not self.real else 1
         wide = 2 * top * self.scale > 255 and fb.dtype.itemsize > 1
-        self.dtype: np.dtype[Any] = np.dtype(np.float32 if self.real else np.uint16 if wide else np.uint8)
+        self.dtype = np.dtype(np.float32 if self.real else np.uint16 if wide else np.uint8)
         self.middle = 32768 if wide else 128
         self.maximum = 0 if self.real else 65535 if wide else 255
-
-    def close(self) -> None:
-        """Close the filterbank."""
-        self.fb.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""

@@ -450,3 +450,15 @@ def joined(readers: list[Reader], names: list[str]) -> list[Reader]:
                 f"({abs(slip) / tsamp:.1f} samples)"
             )
     return [readers[i] for i in by_time]
+
+
+class ChangedReader:
+    """Base of the readers that change the samples of a filterbank; a subclass adds `read`."""
+
+    def __init__(self, fb: Filterbank) -> None:
+        self.fb, self.observation, self.nsamp, self.maximum = fb, fb.observation, fb.nsamp, fb.maximum
+        self.order, self.dtype, self.gaps, self.lost = np.arange(fb.nchan), fb.dtype, fb.gaps, fb.lost
+
+    def close(self) -> None:
+        """Close the filterbank."""
+        self.fb.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .filterbank import Filterbank, Paths, as_filterbank
+from .filterbank import ChangedReader, Filterbank, Paths, as_filterbank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,21 +28,16 @@ LEAST_BLOCK = 1024
 """Fewest samples of a block."""
 
 
-class RequantisedReader:
+class RequantisedReader(ChangedReader):
     """The samples of a filterbank, rounded to 8 bits with ``COUNTS`` counts a sigma; see `requantise`."""
 
     def __init__(self, fb: Filterbank, block: int) -> None:
-        self.fb, self.block, self.nsamp, self.gaps, self.lost = fb, block, fb.nsamp, fb.gaps, fb.lost
+        super().__init__(fb)
+        self.block = block
         self.observation = fb.observation.replace(nbits=8, extra={**fb.observation.extra, "requantise_loss": LOSS})
-        self.order = np.arange(fb.nchan)
-        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
-        self.maximum = 255
+        self.dtype, self.maximum = np.dtype(np.uint8), 255
         self._levels: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
         self._held = np.zeros(fb.nchan), np.zeros(fb.nchan)
-
-    def close(self) -> None:
-        """Close the filterbank."""
-        self.fb.close()
 
     def levels(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Level and scale of the channels in a block; those of earlier blocks are computed first."""

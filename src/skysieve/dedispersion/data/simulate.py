@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .delays import delay_seconds
-from .filterbank import Filterbank
+from .filterbank import ChangedReader, Filterbank
 from .observation import DM_CONSTANT, Observation, check_tsamp, in_unit, regular_freqs
 from .readers import Reader, gaps_of, lost_of
 from .write import write_fil
@@ -296,17 +296,8 @@ def whole_reader(fb: Filterbank) -> Reader:
     return fb.readers[0] if len(fb.readers) == 1 else _Joined(fb)
 
 
-class _Joined:
+class _Joined(ChangedReader):
     """Several files as one reader, rows in falling order of frequency."""
-
-    def __init__(self, fb: Filterbank) -> None:
-        self.fb, self.observation, self.nsamp = fb, fb.observation, fb.nsamp
-        self.order, self.dtype, self.maximum, self.gaps = np.arange(fb.nchan), fb.dtype, fb.maximum, fb.gaps
-        self.lost = fb.lost
-
-    def close(self) -> None:
-        """Close the files."""
-        self.fb.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""

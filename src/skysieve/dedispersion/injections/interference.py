@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.checks import one_of
+from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.core.tasks import TaskPool
-    from skysieve.dedispersion.data.filterbank import Filterbank
 
 __all__ = ["KINDS", "interference", "with_interference"]
 
@@ -286,13 +286,12 @@ def interference(
     return spoiled
 
 
-class InterferenceReader:
+class InterferenceReader(ChangedReader):
     """The samples of a filterbank with interference."""
 
     def __init__(self, fb: Filterbank, kinds: str | Sequence[str], seed: int, strength: float) -> None:
-        self.fb, self.kinds, self.seed, self.strength = fb, kinds, seed, strength
-        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
-        self.order, self.dtype, self.gaps, self.lost = np.arange(fb.nchan), fb.dtype, fb.gaps, fb.lost
+        super().__init__(fb)
+        self.kinds, self.seed, self.strength = kinds, seed, strength
         x = fb.block(0, min(fb.nsamp, max(64, 2**22 // fb.nchan))).astype(np.float64)
         low, self.level, high = np.quantile(x, (0.25, 0.5, 0.75), axis=1)
         moments = x.std(axis=1)
@@ -352,6 +351,4 @@ def with_interference(
     >>> bool((with_interference(fb, "zeros").read() == 0).any())
     True
     """
-    from skysieve.dedispersion.data.filterbank import Filterbank as Made
-
-    return Made([InterferenceReader(data, kinds, seed, strength)])
+    return Filterbank([InterferenceReader(data, kinds, seed, strength)])

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.clean.dropouts import Watch
-    from skysieve.dedispersion.data.filterbank import Filterbank
 
     from .cleaner import Cleaner
 
@@ -20,7 +21,7 @@ KEPT = 2
 """Number of blocks that a reader holds, since an engine reads a few samples again for each chunk."""
 
 
-class CleanReader:
+class CleanReader(ChangedReader):
     """A reader of a filterbank that is cleaned while it is read, from the beginning to the end.
 
     The latest `KEPT` blocks stay in memory, or those of the samples that are read and of ``again`` samples before them.
@@ -41,19 +42,13 @@ class CleanReader:
     def __init__(
         self, fb: Filterbank, cleaner: Cleaner, begin: int = 0, watch: Watch | None = None, again: int = 0
     ) -> None:
+        super().__init__(fb)
         self._again, self._kept = again, KEPT
-        self.fb, self.cleaner, self.begin, self.watch = fb, cleaner, begin, watch
-        self.observation, self.nsamp, self.maximum = fb.observation, fb.nsamp, fb.maximum
-        self.order = np.arange(fb.nchan)
+        self.cleaner, self.begin, self.watch = cleaner, begin, watch
         self.dtype = fb.dtype.newbyteorder("=")
-        self.gaps, self.lost = fb.gaps, fb.lost
         self._next = begin
         self._blocks: dict[int, NDArray[Any]] = {}
         cleaner.reset()
-
-    def close(self) -> None:
-        """Close the filterbank."""
-        self.fb.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
