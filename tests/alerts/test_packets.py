@@ -117,7 +117,7 @@ def test_ztf_packets_are_signed_fluxes():
     assert [band_name(b) for b in rows["band"]] == ["gri"[b] for b in s.band]
 
 
-def test_messages_in_confluents_format(tmp_path):
+def test_messages_in_confluents_format():
     packet = lsst_packet(star(5, n=12), cutout=100, forced=3)
     decoder = Decoder({703: lsst_schema()})
     found = decoder.message(confluent(packet, lsst_schema(), 703))

@@ -100,7 +100,7 @@ def test_a_locked_store_is_waited_for(tmp_path, night, search, monkeypatch):
         other.close()
 
 
-def test_a_table_that_cannot_be_written_is_tried_again(tmp_path, night, search, monkeypatch):
+def test_a_table_that_cannot_be_written_is_tried_again(tmp_path, night, search):
     folder = tmp_path / "out"
     with Store(tmp_path / "a.db") as store:
         said = list[str]()

@@ -125,7 +125,7 @@ def test_wide_samples_of_few_bits(nbits, downsamp):
 
 
 @pytest.mark.parametrize("kind", ["u1", slow("u2"), "i1", slow("i2"), "f4"])
-def test_chunks_change_no_bit(tmp_path, kind):
+def test_chunks_change_no_bit(kind):
     """A maximum shift longer than a chunk, chunks that end anywhere, one thread or two."""
     rng = np.random.default_rng(3)
     x = noise(kind, (48, 60_000), rng)

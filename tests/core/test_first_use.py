@@ -90,7 +90,7 @@ def test_a_command_compiles_nothing_after_warm_up(domain, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_reader_of_packets_is_compiled_for_a_cpu(tmp_path, monkeypatch):
+def test_the_reader_of_packets_is_compiled_for_a_cpu(tmp_path):
     warmed = run(["warm-up", "--device", "cpu", "--only", "alerts"], tmp_path, tmp_path)
     assert warmed.returncode == 0, warmed.stderr
     assert warmed.stdout.startswith("alerts packets")

@@ -332,7 +332,7 @@ def test_what_another_process_compiles_comes_last(helpers):
 
 
 @pytest.mark.slow
-def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers, monkeypatch):
+def test_a_process_that_compiles_ends_when_nothing_more_comes(helpers):
     kernel = njit(nogil=True)(double.py_func)
     jit.compile_beside("from skysieve.core.cpu import jit; jit.IDLE_SECONDS = 0.0", kernel)
     helpers[0].process.wait(60)

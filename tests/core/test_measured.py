@@ -88,7 +88,7 @@ def test_implausible_figures_are_measured_again(monkeypatch):
     assert measured.figures("card", measure, LIKE) == {"a": 5.0, "b": 6.0}
 
 
-def test_a_folder_that_cannot_be_written(monkeypatch, tmp_path, caplog):
+def test_a_folder_that_cannot_be_written(tmp_path, caplog):
     (tmp_path / "skysieve").write_text("a file where the folder should be")
     with caplog.at_level(logging.INFO, "skysieve"):
         assert measured.figures("card", lambda: {"a": 3.0, "b": 4.0}, LIKE) == {"a": 3.0, "b": 4.0}

@@ -379,7 +379,7 @@ def test_a_forked_child_does_not_ask_the_gpu(results):
     del found
 
 
-def test_places_in_a_lanes_buffers(monkeypatch):
+def test_places_in_a_lanes_buffers():
     lane = HostLane(SimpleNamespace(xp=np))
     place, view = lane.place("a", 10, np.float64), lane.array("a", 10, np.float64)
     assert (place.pointer, place.size, place.itemsize) == (view.ctypes.data, 10, 8)

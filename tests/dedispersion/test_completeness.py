@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from astropy.table import Table
 from scipy.special import ndtr, ndtri
+from tests.dedispersion.test_cli import run
 from tests.marks import no_warnings, slow
-from typer.testing import CliRunner
 
-from skysieve.cli import app
 from skysieve.core.parts import PartsFolder
 from skysieve.dedispersion import (
     DM_CONSTANT,
@@ -644,12 +643,6 @@ def test_500_injections():
     assert 0.92 < table["ratio"][3] < 1.08
     assert 0.96 < table["window_ratio"][3] < 1.05  # the median of 125 draws of unit noise at S/N 10: 1.2% sigma
     assert (table["candidates"] <= 1.03).all()
-
-
-def run(*words, code=0):
-    result = CliRunner().invoke(app, ["dedisp", *map(str, words)])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 NOISE = ("--nchan", 64, "--foff", -4, "--tsamp", 1e-3, "--duration", 20)

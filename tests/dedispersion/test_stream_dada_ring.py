@@ -276,7 +276,7 @@ def test_a_reader_that_is_killed_leaves_the_ring_to_the_next(data, tmp_path):
 # ---------------------------------------------------------------- other memory and missing rings
 
 
-def test_memory_that_is_not_a_ring(tmp_path):
+def test_memory_that_is_not_a_ring():
     with pytest.raises(RingError, match="there is no shared memory with the key 7fee0002"):
         DadaReader(0x7FEE0001)
     key = 0x70000000 + os.getpid() % 0x10000 * 0x100

@@ -387,7 +387,7 @@ def test_a_search_reads_standard_input_once(file, tmp_path):
         assert message in result.stderr
 
 
-def test_options_of_text_must_agree_with_other_files(file, tmp_path):
+def test_options_of_text_must_agree_with_other_files(file):
     for command in ("map", "info", "search"):
         assert "tatom (--tatom) 900: the file says 1800 s" in run(command, file, "--tatom", 900, code=2)
         assert "detectors (--detectors) V1: the file holds H1,L1" in run(command, file, "--detectors", "V1", code=2)

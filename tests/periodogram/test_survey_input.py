@@ -245,7 +245,7 @@ def test_rotation_is_left(model: str, fluxes: bool) -> None:
     assert scatter == pytest.approx(0.1 / np.sqrt(2) * (0.921 if fluxes else 1), rel=0.05)
 
 
-def test_rows_without_geometry(tmp_path: Path) -> None:
+def test_rows_without_geometry() -> None:
     curves, _ = asteroid(False, "linear", 60)
     bad = replace(curves, r=np.where(np.arange(60) == 3, 0.0, curves.r), phase=np.where(np.arange(60) == 5, 170.0, 8.0))
     rest = reduced(bad, "linear")

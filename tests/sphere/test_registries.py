@@ -71,7 +71,7 @@ def test_every_kernel_is_public_and_documented(kernel):
     assert f"`{kernel.__name__}`" in (DOCS / "sphere.md").read_text(encoding="utf-8")
 
 
-def test_every_kernel_of_the_command_line_is_in_the_help_and_the_docs(tmp_path):
+def test_every_kernel_of_the_command_line_is_in_the_help_and_the_docs():
     shown = CliRunner().invoke(app, ["smooth", "--help"], env=WIDE).output
     page = (DOCS / "sphere.md").read_text(encoding="utf-8")
     for name, entry in shapes.KERNELS.items():
