@@ -49,7 +49,7 @@ GRIDS = {
         T0 + 6 * T * np.arange(-4, 15), np.unique(np.geomspace(2, 95, 14).round()).astype(int) * T
     ),
     "too short and too late": Grid(t0=T0 - 2 * T, t0_band=105 * T, dt0=1700, tau=600, tau_band=6 * T, dtau=700),
-}  # fmt: skip
+}
 
 
 def patchy_atoms():

@@ -14,7 +14,7 @@ def _data():
 
     return fake(
         nchan=16, duration=4, tsamp=1e-3, fch1=1500, foff=-16, dm=100, times=[1.5, 3.0], width=8e-3, snr=25, seed=1
-    )  # fmt: skip
+    )
 
 
 def _search():

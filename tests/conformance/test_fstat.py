@@ -138,7 +138,7 @@ def test_other_ends(patchy, window, efold):
     truth = reference.transient_map(bin_atoms(patchy), grid, resolve_window(WINDOWS[window], efold))
     compare(
         transient_map(patchy, grid, window=WINDOWS[window], efold=efold, device="cpu", strict=False), truth, "float64"
-    )  # fmt: skip
+    )
 
 
 def test_many_starts_and_a_long_map():

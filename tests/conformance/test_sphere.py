@@ -21,7 +21,7 @@ from tests.conformance.sphere_truth import (
     gaussian_matrix,
     sky,
     some,
-)  # fmt: skip
+)
 from tests.truth import sphere as reference
 
 from skysieve.sphere import (

@@ -145,7 +145,7 @@ def command_that(work):
         ([], "no column 'x'; the columns are: t, max_loss", "no column 'x'; the columns are: t, max_loss"),
         (["--loss", "1"], "--grid width=3,max_loss=2: no", "--grid width=3,max_loss=2: no"),
     ],
-)  # fmt: skip
+)
 def test_a_message_names_the_option_that_was_given(words, text, message):
     def work():
         raise ValueError(text)

@@ -512,7 +512,7 @@ def test_data_come_from_standard_input_and_go_to_standard_output(path, tmp_path)
             ["q.h5", "q.png"],
         ),
     ],
-)  # fmt: skip
+)
 def test_outputs_are_named_and_not_replaced_without_overwrite(path, words, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [path if word == "DATA" else word for word in words]

@@ -93,7 +93,7 @@ WHERE = {
     "subband at the start": (slice(0, 2600), slice(24, 60), 0),
     "edges of blocks": (slice(6000, 7500), EVERY, 0),
     "end": (slice(11000, NSAMP), EVERY, 0),
-}  # fmt: skip
+}
 
 
 @cache

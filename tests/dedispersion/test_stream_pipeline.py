@@ -34,7 +34,7 @@ TIMES = [0.4, 1.3, 2.4, 3.1]
 def data():
     made = fake(
         nchan=32, duration=4, tsamp=5e-4, fch1=1500, foff=-8, dm=100, times=TIMES, width=4e-3, snr=25, seed=4, nbits=8
-    )  # fmt: skip
+    )
     x = Filterbank.from_array(made.read(), freqs=made.freqs, tsamp=5e-4, tstart=60000.5)
     p = plan(x, dms=np.arange(0, 201, 10.0))
     options = Options(plan=p, search=SEARCH, gulp=0.1, policy="block", cutouts=False)

@@ -221,7 +221,7 @@ def test_cells_without_two_sfts_have_no_f(pyfstat):
 @pytest.mark.few
 @pytest.mark.parametrize(
     ("window", "statistic"), [slow("rect", {}), slow("exp", {"BtSG": True}), ("rect", {"BSGL": True})]
-)  # fmt: skip
+)
 def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     found = {}
     for version in ("lal", "skysieve"):

@@ -33,7 +33,7 @@ def engine(window, dtype="float32", **options):
 def patchy(seed=5, sky=0.0, inject=None, n=96):
     return synth_atoms(
         T0, n * T, inject=inject, gaps=[(T0 + 50 * T, T0 + 70 * T)], offsets=[0, 700], ra=0.5 + sky, seed=seed
-    )  # fmt: skip
+    )
 
 
 SIGNAL = Injection(t0=T0 + 20 * T, tau=15 * T, snr=9, window="exp")

@@ -571,7 +571,7 @@ def test_columns_are_brought_to_one_unit(kind: str, tmp_path: Path) -> None:
         ("time (hours),mag,err (mmag)", 24, 1000),
         ("time,mag,err\n,h,mag,mmag", 24, 1000),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_units_in_a_header(header: str, time: float, error: float, kind: str, tmp_path: Path) -> None:
     """Units stand in brackets after the names, or in a line under them (text)."""

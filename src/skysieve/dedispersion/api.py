@@ -167,7 +167,7 @@ class DedispersionPlan(EnginePlan):
         def make(step: int) -> Engine:
             return make_engine(
                 source, tables, method=how, device=self._target, capacity=step + overlap, threads=threads
-            )  # fmt: skip
+            )
 
         step = chunk_samples(source, tables, wanted, self._target, self._multiple)
         return engine_that_fits(make, step, least_chunk(wanted, self._multiple), self._multiple, self._target)

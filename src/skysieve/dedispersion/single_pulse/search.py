@@ -339,7 +339,7 @@ class SearchPlan(EnginePlan):
                 how = "brute" if method == "brute" else job.how
                 return make_engine(
                     source, tables, method=how, device=self._target, capacity=capacity, threads=threads, search=True
-                )  # fmt: skip
+                )
 
             self._engine, self._step = engine_that_fits(make, step, job.length, job.length, self._target)
             if many and not self._target.gpu:

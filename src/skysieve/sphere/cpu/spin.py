@@ -37,7 +37,7 @@ def turned(half_cos, half_sin, c0, c1):
 @njit(**JIT)
 def one_by_one(
     o, first, last, theta, n, phi0, start, fold, flip, w_in, xmax, scale, cells, q_in, u_in, q_out, u_out, w_out
-):  # fmt: skip
+):
     """Output ring ``o`` of Q and U, or its mirror image, pixel by pixel; see `cpu.stencil.one_by_one`."""
     rings, quarter = len(n), n[o] // fold
     ring = rings - 1 - o if flip else o
@@ -110,7 +110,7 @@ def turn_lanes(frac, count, lanes, step, c0, c1, even, odd):
 @njit(**JIT)
 def quarter_ring(
     o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, q, u, frac, begin, even, odd, totals
-):  # fmt: skip
+):
     """Sums of output ring ``o`` and its mirror image into ``totals`` (4, 2 n): even Q, odd U, odd Q, even U."""
     quarter = n[o] // 4
     size = quarter * kernels.QUARTERS

@@ -95,7 +95,7 @@ def quarter_layout(n, halo, north, south, w_north, w_south, out, at):
 @njit(**JIT)
 def quarter_ring(
     o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, packed, frac, begin, weights, total
-):  # fmt: skip
+):
     """Sums of output ring ``o`` and its mirror image into ``total`` (n / 4, 8)."""
     quarter = n[o] // 4
     for k in range(quarter * QUARTERS):

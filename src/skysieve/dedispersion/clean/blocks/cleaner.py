@@ -270,7 +270,7 @@ class Cleaner:
         if {"channels", "cells"} & set(self.steps):
             slow, burst = cpu_cleaner.judge_cells(
                 mean, var, counts, level, sigma, live, self._limit, cells, self._rarely
-            )  # fmt: skip
+            )
             if "channels" in self.steps:
                 cpu_cleaner.judge_channels(n, P, sigma, rho, slow, burst, cells, live, MOST_CELLS, bad)
         if "cells" not in self.steps:
@@ -321,7 +321,7 @@ class Cleaner:
 
     def _regain(
         self, start: int, rows: NDArray[Any], first: int, factor: NDArray[np.float64], offset: NDArray[np.float64]
-    ) -> None:  # fmt: skip
+    ) -> None:
         from . import cpu_cleaner
 
         cpu_cleaner.regain(rows, start, first, factor, offset, self._gain.rough, self.low, self.high, self.whole)
@@ -510,7 +510,7 @@ class Cleaner:
 
     def _impulses(
         self, series: NDArray[np.float32], n: int, pieces: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """Windows of impulses (samples and channels), the baseline of the groups, and its unit in sigma.
 
         ``series`` are those of the block and of the samples after it.

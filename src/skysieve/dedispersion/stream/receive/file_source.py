@@ -40,7 +40,7 @@ def source_geometry(source: Filterbank | DadaFile | Voltages, packet_bytes: int)
         raise ValueError(f"packet_bytes={packet_bytes}: the parts of a spectrum would not fill whole bytes")
     return Geometry(
         POWER, bits, 1, min(nsamp, source.nsamp), o.nchan, chunks, epoch_of(o.tstart), o.tsamp, o.top, o.foff
-    )  # fmt: skip
+    )
 
 
 def packet_samples(nsamp: int, most: int) -> int:

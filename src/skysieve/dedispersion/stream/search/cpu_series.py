@@ -80,7 +80,7 @@ def levels_of_block(sums, valid, origin, number, block, begin, fit, work, lanes,
         if n == block:
             part_means(
                 y, first + block - origin, min(block, valid[i] - first - block), block, parts, means[i, after], lanes
-            )  # fmt: skip
+            )
         low, high = known_parts(valid[i], first, number, begin, block, means[i], m)
         if high <= low:
             level[0] = strided_sum(y, first - origin, n, lanes) / np.float64(n)
