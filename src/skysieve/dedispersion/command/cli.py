@@ -352,7 +352,7 @@ def search(
         interrupted += "; a run that begins with --resume can be continued"
     with report_errors(interrupted, DM_NAMES), ExitStack() as stack:
         messages = reports.messages()
-        steps = parse_steps(clean, "--clean")
+        steps = parse_steps(clean)
         if save_mask is not None and steps == ():
             raise ValueError("--save-mask: nothing is removed with --clean none")
 
@@ -758,7 +758,7 @@ def completeness(
         check_output(output, replaces)
         check_picture(plot, replaces)
         one_of("--by", by, TRIALS.names or ())
-        steps = parse_steps(clean, "--clean")
+        steps = parse_steps(clean)
         made_noise = receiver.noise(files)
         kinds, count = injected.kinds, 1000 if injected.pulses is None else injected.pulses
         each = [[f] for f in filterbanks(files)] if files and any(map(stands_for_files, files)) else [files]

@@ -43,7 +43,7 @@ class DedispWork:
         self.given: dict[str, Any] = {name: o[name] for name in same}
         self.given |= {
             "baseline": not o["no_baseline"],
-            "clean": parse_steps(o["clean"], "--clean"),
+            "clean": parse_steps(o["clean"]),
             "veto": o["veto"],
         }
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
@@ -51,7 +51,7 @@ class DedispWork:
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
         """Check what can be checked without data."""
-        parse_steps(options["clean"], "--clean")  # a mistake is an error before the work
+        parse_steps(options["clean"])  # a mistake is an error before the work
         files = [Path(name) for name in options["files"]]
         if STDIO in files or options["plan_file"] == str(STDIO):
             raise ValueError("--cluster needs files, not standard input")

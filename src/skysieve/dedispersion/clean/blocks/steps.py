@@ -97,10 +97,10 @@ VETO_HELP = (
 """Help of the option ``--veto``."""
 
 
-def parse_steps(text: str | None, name: str) -> tuple[StepName, ...] | None:
-    """Read ``all``, ``none``, or a list of steps; None, where no option is given, stays None.
+def parse_steps(text: str | None) -> tuple[StepName, ...] | None:
+    """Read the option ``--clean``: ``all``, ``none``, or a list of steps; None, where it is not given, stays None.
 
-    >>> parse_steps("channels,impulses", "--clean")
+    >>> parse_steps("channels,impulses")
     ('channels', 'impulses')
     """
     if text is None:
@@ -109,7 +109,7 @@ def parse_steps(text: str | None, name: str) -> tuple[StepName, ...] | None:
         return cleaning_steps(text == "all")
     given: Any = [part.strip() for part in text.split(",")]
     if any(part not in CLEANING for part in given):
-        raise ValueError(f"{name} {text}: expected all, none, or some of {','.join(CLEANING)}")
+        raise ValueError(f"--clean {text}: expected all, none, or some of {','.join(CLEANING)}")
     return cleaning_steps(given)
 
 

@@ -533,7 +533,7 @@ def stream(
         ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
-            "clean": parse_steps(clean, "--clean"), "max_width": max_width, "baseline": not no_baseline,
+            "clean": parse_steps(clean), "max_width": max_width, "baseline": not no_baseline,
             "veto": veto, "excess": excess, "dip": dip, "device": device, "step": step, "threads": threads,
             "memory": memory,
         }  # fmt: skip
