@@ -231,7 +231,7 @@ class Maker:
 
     def window_snr(self, fb: Filterbank, found: Candidates, shared: bool) -> NDArray[np.float64]:
         """See `refine.window_snr`; with several threads if they may share the reader."""
-        tasks = [lambda i=i: window_snr_of(fb, found, i) for i in range(len(found))]  # type: ignore[misc]
+        tasks = [lambda i=i: window_snr_of(fb, found, i) for i in range(len(found))]
         return np.array(self.pool.run(tasks) if shared else [task() for task in tasks], np.float64)
 
     def _held(

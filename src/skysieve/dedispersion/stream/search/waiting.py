@@ -56,7 +56,7 @@ class Waiting:
     def none(cls) -> Waiting:
         """No events."""
         kinds = {"snr": np.float32, "dm": np.float64, "time": np.float64, "width": np.float64}
-        events = Events(**{f.name: np.empty(0, kinds.get(f.name, np.int64)) for f in fields(Events)})  # type: ignore[arg-type]
+        events = Events(**{f.name: np.empty(0, kinds.get(f.name, np.int64)) for f in fields(Events)})
         return cls(events, np.empty(0, bool), np.empty(0, bool))
 
     def select(self, mask: NDArray[np.bool_]) -> Waiting:
