@@ -313,6 +313,40 @@ def test_psrfits_integers(tmp_path, nbits, ascending):
     fb.close()
 
 
+def with_samples(path, samples, letter, zero):
+    """A copy of a PSRFITS file whose DATA column has these samples and this TZERO, as astropy writes them."""
+    from astropy.io import fits
+
+    with fits.open(path) as file:
+        table = file["SUBINT"]
+        columns = [c for c in table.columns if c.name != "DATA"]
+        rows = samples.reshape(len(table.data), -1)
+        columns.append(fits.Column("DATA", f"{rows.shape[1]}{letter}", array=rows, bzero=zero))
+        new = fits.BinTableHDU.from_columns(columns, name="SUBINT")
+        for key in ("NBITS", "NCHAN", "NPOL", "POL_TYPE", "TBIN", "NSBLK"):
+            new.header[key] = table.header[key]
+        fits.HDUList([file[0], new]).writeto(path.with_name("z.fits"))
+    return path.with_name("z.fits")
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbits", "letter", "zero"), [("u2", 16, "I", 2**15), ("i1", 8, "B", -128), ("i4", 32, "J", None)]
+)
+def test_psrfits_samples_as_astropy_stores_them(tmp_path, kind, nbits, letter, zero):
+    raw = data(kind, (48, 1, 16)) if nbits < 32 else data("i2", (48, 1, 16)).astype("i4")
+    path = psrfits(tmp_path / "a.fits", raw, nbits)
+    with Filterbank.open(with_samples(path, raw, letter, zero)) as fb:
+        assert fb.dtype == (np.float32 if nbits == 32 else np.dtype(kind))
+        assert np.array_equal(fb.read(), raw[:, 0].T)
+
+
+def test_psrfits_samples_of_another_type_are_refused(tmp_path):
+    raw = data("u1", (48, 1, 16))
+    path = psrfits(tmp_path / "a.fits", raw, 8)
+    with pytest.raises(ValueError, match=r"DATA has TFORM='256I'.*TZERO=0 with NBITS=8; expected the code B"):
+        Filterbank.open(with_samples(path, raw.astype("i2"), "I", None))
+
+
 def test_psrfits_scales_polarisations_and_weights(tmp_path):
     raw = data("u1", (32, 2, 8))
     rng = np.random.default_rng(1)

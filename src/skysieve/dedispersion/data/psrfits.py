@@ -31,6 +31,8 @@ COLUMNS = ("DAT_FREQ", "DATA")
 """Columns that a file must have."""
 SCALES = {"DAT_WTS": 1.0, "DAT_SCL": 1.0, "DAT_OFFS": 0.0}
 """Columns of weights, scales and offsets, and the value in place of one that a file lacks."""
+CODES = {"|u1": "B", ">i2": "I", ">i4": "J", ">f4": "E"}
+"""Codes of TFORM for the types of the DATA column."""
 
 
 class PsrfitsReader:
@@ -107,8 +109,7 @@ class PsrfitsReader:
         if ifs == "sum" and self.npol > 1 and not self._adds(str(head.get("POL_TYPE", ""))):
             ifs = 0
         self.ifs = choose_ifs(ifs, self.npol)
-        raw = {8: "i1" if self.signed else "u1", 16: ">i2" if self.signed else ">u2", 32: ">f4"}
-        self._raw: np.dtype[Any] = np.dtype(raw.get(self.nbits, "u1"))
+        self._raw = self._stored(table.columns["DATA"])
         self._table = unpack_table(self.nbits, "big") if self.nbits < 8 else None
         plain: np.dtype[Any] = np.dtype(np.float32) if self.nbits == 32 else self._raw.newbyteorder("=")
         self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
@@ -122,6 +123,31 @@ class PsrfitsReader:
             freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
         )  # fmt: skip
+
+    def _stored(self, column: Any) -> np.dtype[Any]:
+        """The type of the samples in the bytes of `_bytes`.
+
+        FITS has no unsigned 16-bit integers and no signed bytes.  Writers subtract or add half of the range, which
+        changes the highest bit of each sample only, and TZERO says so.
+        """
+        self._plain = self._rows.view(np.recarray)[column.name]  # as in the file: TZERO is not added
+        kind = self._plain.dtype.base.str
+        usual = {16: (">i2",), 32: (">f4", ">i4")}.get(self.nbits, ("|u1",))
+        zero, scale = column.bzero or 0, column.bscale or 1
+        half = {"|u1": -128, ">i2": 2**15, ">i4": 2**31}.get(kind, 0)
+        if kind not in usual or scale != 1 or zero not in (0, half):
+            raise BadFile(
+                f"{self.path}: DATA has TFORM={column.format!r}, TSCAL={scale:g}, TZERO={zero:g} with "
+                f"NBITS={self.nbits}; expected the code {' or '.join(CODES[name] for name in usual)}, no TSCAL, and "
+                f"TZERO={half} or none"
+            )
+        self.flips = zero != 0
+        if self.nbits in (8, 16) and self.flips:
+            self.signed = self.nbits == 8
+        if self.nbits < 16:
+            return np.dtype("i1" if self.signed else "u1")
+        unsigned = not self.signed if self.nbits == 16 else self.flips
+        return np.dtype(kind.replace("i", "u") if unsigned else kind)
 
     def _adds(self, kind: str) -> bool:
         """Whether the first two polarisations must be added; if not, the first is the total power."""
@@ -232,7 +258,7 @@ class PsrfitsReader:
 
     def close(self) -> None:
         """Close the file."""
-        self._rows = None
+        self._rows = self._plain = None
         self._hdus.close()
 
     def read(self, start: int, count: int) -> NDArray[Any]:
@@ -264,8 +290,11 @@ class PsrfitsReader:
         return Packed(whole[first : first + count], direction(self.order) < 0, self.nbits, True)
 
     def _bytes(self, row: int) -> NDArray[np.uint8]:
-        data = np.ascontiguousarray(self._rows["DATA"][row]).reshape(-1)
+        data = np.ascontiguousarray(self._plain[row]).reshape(-1)
         raw: NDArray[np.uint8] = data.view(np.uint8).reshape(-1)
+        if self.flips:
+            raw = raw.copy()
+            raw[:: data.itemsize] ^= 0x80
         if raw.size * 8 != self.nsblk * self.npol * self.nchan * self.nbits:
             raise BadFile(f"{self.path}: row {row} holds {raw.size} bytes, not NSBLK x NPOL x NCHAN samples")
         return raw
