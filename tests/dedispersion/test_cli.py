@@ -428,6 +428,20 @@ def test_one_filter_of_broadband_interference_at_a_time(path):
     assert "--zero-dm and --z-dot: expected one of the two filters" in said
 
 
+def test_filters_leave_out_masked_channels(tmp_path):
+    """Samples of an ignored channel change nothing in a series that is filtered."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(90, 110, (3000, 16), dtype=np.uint8)
+    made = []
+    for name, high in (("quiet", 110), ("loud", 250)):
+        x[:, 3] = rng.integers(90, high, 3000)
+        fil(tmp_path, x, name=f"{name}.fil", nchans=16, nbits=8)
+        words = ("--lodm", 5, "--dmstep", 1, "--numdms", 1, "--zerodm", "--ignore", 3, "-o", tmp_path / name)
+        run("dedisperse", tmp_path / f"{name}.fil", *words)
+        made.append(np.fromfile(next(tmp_path.glob(f"{name}_DM*.dat")), np.float32))
+    assert np.array_equal(*made)
+
+
 def test_facts_of_files_as_json(path):
     found = json.loads(run("info", path, "--json"))
     assert (found["channels"], found["samples"], found["tsamp"], found["bits"]) == (64, 6000, 1e-3, 8)

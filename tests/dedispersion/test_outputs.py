@@ -413,6 +413,24 @@ def test_z_dot_removes_interference_whose_strength_differs_by_channel(data):
     np.testing.assert_allclose(np.sort(found.snr), np.sort(plain.snr), rtol=0.1)
 
 
+@pytest.mark.parametrize("method", [zero_dm, z_dot])
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_ignored_channels_do_not_enter_the_mean(method, kind):
+    rng = np.random.default_rng(7)
+    x = rng.integers(90, 110, (16, 3000)).astype(kind)
+    loud = x.copy()
+    loud[[2, 9]] = rng.integers(0, 250, (2, 3000))
+    quiet, other = (
+        method(Filterbank.from_array(a, fch1=1500, foff=-1, tsamp=1e-3), ignore=[2, 9]).read() for a in (x, loud)
+    )
+    rest = np.delete(np.arange(16), [2, 9])
+    assert np.array_equal(quiet[rest], other[rest])
+    alone = method(Filterbank.from_array(x[rest], freqs=1500.0 - rest, tsamp=1e-3)).read()
+    assert np.array_equal(quiet[rest], alone)
+    with pytest.raises(ValueError, match="ignore has all 16 channels"):
+        method(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3), ignore=np.arange(16))
+
+
 def test_z_dot_of_floats_leaves_out_what_is_not_finite():
     x, fb = unclean()
     z = z_dot(fb).read()

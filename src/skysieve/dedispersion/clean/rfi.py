@@ -19,7 +19,7 @@ from .masks import SLICE, Mask, check_mask
 from .repair import fill_dropped
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["channel_statistics", "read_rfifind", "rfi_mask", "write_rfifind", "zero_dm"]
 
@@ -357,9 +357,9 @@ def _within(numbers: tuple[int, ...], count: int, path: str | os.PathLike[str]) 
 
 
 class ZeroDmReader(ChangedReader):
-    """A filterbank less the mean over its channels, sample by sample."""
+    """A filterbank less the mean over its channels, sample by sample; the mean leaves out the channels ``ignore``."""
 
-    def __init__(self, fb: Filterbank) -> None:
+    def __init__(self, fb: Filterbank, ignore: ArrayLike = ()) -> None:
         super().__init__(fb)
         self.real = fb.dtype.kind == "f"
         top = fb.maximum if fb.dtype.kind == "u" and fb.maximum else 256**fb.dtype.itemsize - 1
@@ -369,20 +369,31 @@ class ZeroDmReader(ChangedReader):
         self.dtype = np.dtype(np.float32 if self.real else np.uint16 if wide else np.uint8)
         self.middle = 32768 if wide else 128
         self.maximum = 0 if self.real else 65535 if wide else 255
+        self.used = ~Mask.channels(fb.nchan, ignore).cells[:, 0]
+        if not self.used.any():
+            raise ValueError(f"ignore has all {fb.nchan} channels: expected at least one channel that enters the mean")
 
     def read(self, start: int, count: int) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan)."""
         x = self.fb.block(start, count).T
-        if self.real:  # NaN and infinities stay, and do not change other channels
-            good = np.isfinite(x)
-            total = np.where(good, x, 0).sum(axis=1, dtype=np.float64, keepdims=True)
-            return (x - total / np.maximum(good.sum(axis=1, keepdims=True), 1)).astype(np.float32)
-        mean = x.mean(axis=1, dtype=np.float64, keepdims=True)
-        value = np.rint(self.scale * (x - mean)) + self.middle
-        return np.clip(value, 0, self.maximum).astype(self.dtype)
+        value = x - self.means(x)[:, None]
+        if self.real:
+            return value.astype(np.float32)
+        return np.clip(np.rint(self.scale * value) + self.middle, 0, self.maximum).astype(self.dtype)
+
+    def means(self, x: NDArray[Any]) -> NDArray[np.float64]:
+        """Mean over the channels of each sample, without values that are not finite; ``x`` is samples x channels."""
+        if not self.used.all():
+            x = x[:, self.used]
+        if not self.real:
+            found: NDArray[np.float64] = x.mean(axis=1, dtype=np.float64)
+            return found
+        good = np.isfinite(x)
+        total: NDArray[np.float64] = np.where(good, x, 0).sum(axis=1, dtype=np.float64)
+        return total / np.maximum(good.sum(axis=1), 1)
 
 
-def zero_dm(data: Filterbank | Paths) -> Filterbank:
+def zero_dm(data: Filterbank | Paths, *, ignore: ArrayLike = ()) -> Filterbank:
     """The zero-DM filter: each sample less its mean over the channels (Eatough et al. 2009).
 
     Integer data stay integers, and are centred on the middle of the range of 8 bits (16 bits for wider data).  Samples
@@ -393,6 +404,9 @@ def zero_dm(data: Filterbank | Paths) -> Filterbank:
     ----------
     data : Filterbank, path or sequence of paths
         The data are not changed.  Float samples that are not finite stay as they are, and do not enter the mean.
+    ignore : sequence of int, optional
+        Numbers of channels (0 has the highest frequency) that do not enter the mean.  Name the channels that a mask
+        leaves out of the search: the mean would carry their interference into all other channels.
 
     Returns
     -------
@@ -406,4 +420,4 @@ def zero_dm(data: Filterbank | Paths) -> Filterbank:
     >>> zero_dm(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).read().tolist()
     [[127, 127], [129, 129]]
     """
-    return Filterbank([ZeroDmReader(as_filterbank(data))])
+    return Filterbank([ZeroDmReader(as_filterbank(data), ignore)])

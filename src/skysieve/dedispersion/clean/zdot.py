@@ -12,7 +12,7 @@ from skysieve.dedispersion.data.filterbank import Filterbank, Paths, as_filterba
 from .rfi import ZeroDmReader
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["z_dot"]
 
@@ -23,8 +23,8 @@ LEAST = 4
 class ZDotReader(ZeroDmReader):
     """A filterbank less ``a_c s(t) + b_c`` in channel ``c``: the least-squares fit of the mean over the channels."""
 
-    def __init__(self, fb: Filterbank) -> None:
-        super().__init__(fb)
+    def __init__(self, fb: Filterbank, ignore: ArrayLike = ()) -> None:
+        super().__init__(fb, ignore)
         self.length = block_samples(fb.tsamp)
         self.blocks = max(1, -(-(fb.nsamp - self.length // LEAST) // self.length))
         self._last: tuple[int, NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -39,7 +39,7 @@ class ZDotReader(ZeroDmReader):
             stop = start + count if number == self.blocks - 1 else min(start + count, (number + 1) * self.length)
             slope, offset = self._fit(number)
             some = x[at - start : stop - start]
-            value = some - (slope * _means(some)[:, None] + offset)
+            value = some - (slope * self.means(some)[:, None] + offset)
             if not self.real:
                 value = np.clip(np.rint(self.scale * value) + self.middle, 0, self.maximum)
             out[at - start : stop - start] = value
@@ -57,7 +57,7 @@ class ZDotReader(ZeroDmReader):
         live = np.maximum(good.sum(axis=0), 1)
         mean = np.where(good, x, 0.0).sum(axis=0) / live
         x = np.where(good, x - mean, 0.0)
-        s = _means(self.fb.block(start, stop - start).T)
+        s = self.means(self.fb.block(start, stop - start).T)
         middle = (s @ good) / live  # mean over the finite samples of each channel
         spread = (s**2 @ good) / live - middle**2
         together = (s @ x) / live
@@ -66,17 +66,7 @@ class ZDotReader(ZeroDmReader):
         return self._last[1:]
 
 
-def _means(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Mean over the channels of each sample, without values that are not finite; ``x`` is samples x channels."""
-    if x.dtype.kind != "f":
-        found: NDArray[np.float64] = x.mean(axis=1, dtype=np.float64)
-        return found
-    good = np.isfinite(x)
-    total: NDArray[np.float64] = np.where(good, x, 0).sum(axis=1, dtype=np.float64)
-    return total / np.maximum(good.sum(axis=1), 1)
-
-
-def z_dot(data: Filterbank | Paths) -> Filterbank:
+def z_dot(data: Filterbank | Paths, *, ignore: ArrayLike = ()) -> Filterbank:
     """The z-dot filter: each channel less its projection on the mean over the channels (Men et al. 2019).
 
     In blocks of 2 s, ``a s(t) + b`` is fitted to each channel by least squares and subtracted; ``s(t)`` is the mean
@@ -89,6 +79,8 @@ def z_dot(data: Filterbank | Paths) -> Filterbank:
     Parameters
     ----------
     data : Filterbank, path or sequence of paths
+    ignore : sequence of int, optional
+        As for `zero_dm`.
 
     Returns
     -------
@@ -101,4 +93,4 @@ def z_dot(data: Filterbank | Paths) -> Filterbank:
     >>> bool(np.abs(z_dot(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).read()).max() < 1e-6)
     True
     """
-    return Filterbank([ZDotReader(as_filterbank(data))])
+    return Filterbank([ZDotReader(as_filterbank(data), ignore)])

@@ -239,8 +239,7 @@ def dedisperse(
                 path = series_path(output, dm + base, digits, form)
                 check_outputs({"--output": path}, files)
                 check_output(path, overwrite)
-            filtered = cleaning.filtered(fb, messages, requantise)
-            mask = cleaning.masked(fb, messages)
+            filtered, mask, _ = cleaning.prepared(fb, messages, requantise)
             budget = parse_budget(computation.memory, available_host_memory())
             gpu = resolve(computation.device)[0].kind == "cuda"
             for part in made.split(fb.nsamp, budget // 2):
@@ -899,7 +898,7 @@ def plot(
         check_output(hdf5, overwrite)
         check_picture(output, overwrite, "--output")
         with data.open(files) as fb:
-            filtered, mask = cleaning.filtered(fb, messages), cleaning.masked(fb, messages)
+            filtered, _, mask = cleaning.prepared(fb, messages)
             one = cutout(filtered, dm=dm, time=time, width=width, snr=snr, mask=mask, memory=memory)
         save_figure(one.plot(), output, dpi=120)
         messages.wrote(output)

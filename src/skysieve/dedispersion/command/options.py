@@ -267,38 +267,39 @@ class Cleaning:
         messages.say(f"masked: {1 - whole.weight_of(fb.nsamp):.2%} of the data")
         return whole
 
-    def filtered(self, fb: Filterbank, messages: Messages, to_bytes: bool = False) -> Filterbank:
-        """The data, requantised if ``to_bytes``; with --zero-dm, the mean over the channels is subtracted."""
-        from skysieve.dedispersion.clean.rfi import zero_dm
-        from skysieve.dedispersion.clean.zdot import z_dot
-        from skysieve.dedispersion.data.requantise import LOSS, requantise
-
-        if to_bytes:
-            fb = requantise(fb)
-            messages.say(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N")
-        return z_dot(fb) if self.z_dot else zero_dm(fb) if self.zero_dm else fb
-
     def prepared(
-        self, fb: Filterbank, messages: Messages, to_bytes: bool
+        self, fb: Filterbank, messages: Messages, to_bytes: bool = False
     ) -> tuple[Filterbank, Mask | None, Mask | None]:
-        """The data to search, the mask that the search needs, and the mask of all that is masked.
+        """The data, filtered and requantised if ``to_bytes``, the mask that they need, and the mask of all that is
+        masked.
 
-        Dropped and masked samples are replaced before the mean over the channels is subtracted, so that they do not
-        change it.
+        Dropped and masked samples are replaced before the mean over the channels is subtracted, and channels that are
+        masked throughout are left out of it, so that they do not change it.
         """
         from skysieve.dedispersion.clean.repair import fill_dropped, repaired, split_mask
+        from skysieve.dedispersion.clean.rfi import zero_dm
+        from skysieve.dedispersion.clean.zdot import z_dot
         from skysieve.dedispersion.contract import block_samples
+        from skysieve.dedispersion.data.requantise import LOSS, requantise
 
         self.check()
         changes = to_bytes or self.zero_dm or self.z_dot
         if self.rfi or changes:
             fb = fill_dropped(fb)
         every = cut = self.masked(fb, messages)
+        ignore: Any = ()
         if cut is not None and changes:
             cut, cells = split_mask(cut, fb)
             if cells is not None:
                 fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))
-        return self.filtered(fb, messages, to_bytes), cut, every
+            if cut is not None:
+                ignore = cut.cells[:, 0].nonzero()[0]
+        if to_bytes:
+            fb = requantise(fb)
+            messages.say(f"requantised to 8 bits, which costs {LOSS:.2%} of the S/N")
+        if self.zero_dm or self.z_dot:
+            fb = (z_dot if self.z_dot else zero_dm)(fb, ignore=ignore)
+        return fb, cut, every
 
 
 @dataclass
