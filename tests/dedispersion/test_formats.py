@@ -135,6 +135,22 @@ def test_header_facts(tmp_path):
     assert o.extra["za_start"] == 2.0
 
 
+def test_written_files_keep_beam_pointing_and_barycentre(tmp_path):
+    kept = {"barycentric": 1, "pulsarcentric": 0, "nbeams": 13, "ibeam": 5, "az_start": 12.5, "za_start": 30.0}
+    fb = Filterbank.open(fil(tmp_path, data("u1", (50, 4)), **kept))
+    write_fil(tmp_path / "b.fil", fb)
+    write_tim(tmp_path / "b.tim", fb.read()[0], fb.observation, dm=3)
+    for name in ("b.fil", "b.tim"):
+        extra = Filterbank.open(tmp_path / name).observation.extra
+        assert {key: extra[key] for key in kept} == kept
+    write_dat(tmp_path / "b.dat", fb.read()[0], fb.observation, dm=3)
+    again = Filterbank.open(tmp_path / "b.dat")
+    write_dat(tmp_path / "c.dat", again.read()[0], again.observation, dm=3)
+    for name in ("b.inf", "c.inf"):
+        line = next(line for line in (tmp_path / name).read_text().splitlines() if "Barycentered?" in line)
+        assert line.split("=")[1].strip() == "1"
+
+
 @pytest.mark.parametrize("value", [0.0, 123456.789, -95959.9999999, 595959.9999999])
 def test_packed_angles_return(value):
     assert degrees_to_packed(packed_to_degrees(value)) == pytest.approx(value, abs=2e-7)

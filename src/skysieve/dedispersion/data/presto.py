@@ -27,6 +27,7 @@ NAMES = {
     "ra": "J2000 Right Ascension",
     "dec": "J2000 Declination",
     "epoch": "Epoch of observation",
+    "barycentric": "Barycentered?",
     "n": "Number of bins in the time series",
     "dt": "Width of each time series bin",
     "dm": "Dispersion measure",
@@ -89,6 +90,7 @@ def read_inf(path: Path) -> tuple[Observation, int]:
     except ValueError as error:
         raise BadFile(f"{path}: {error}") from None
     extra = {"nchan": int(nchan), "low_channel": low, "channel_width": width, "breaks": pairs}
+    extra["barycentric"] = int(number("barycentric", 0))
     return (
         Observation(
             np.array([low + (nchan - 1) * width]), tsamp, 32, number("epoch", 0.0), found.get("source", ""),
@@ -168,7 +170,7 @@ def write_inf(path: Path, obs: Observation, n: int, notes: str, gaps: NDArray[np
         ("J2000 Declination     (dd:mm:ss.ssss)", sexagesimal(obs.dec)),
         ("Data observed by", "unknown"),
         ("Epoch of observation (MJD)", f"{obs.tstart:.15f}"),
-        ("Barycentered?           (1 yes, 0 no)", "0"),
+        ("Barycentered?           (1 yes, 0 no)", "1" if obs.extra.get("barycentric") else "0"),
         ("Number of bins in the time series", str(n)),
         ("Width of each time series bin (sec)", f"{obs.tsamp:.15g}"),
         ("Any breaks in the data? (1 yes, 0 no)", "1" if len(gaps) else "0"),

@@ -41,6 +41,8 @@ DOUBLES = (
 )  # fmt: skip
 STRINGS = ("source_name", "rawdatafile")
 BYTES = ("signed",)
+KEPT = ("barycentric", "pulsarcentric", "nbeams", "ibeam", "az_start", "za_start")
+"""Keys, not known to `Observation`, that are copied from the header of a file to those of files made from it."""
 BitOrder = Literal["little", "big"]
 BIT_ORDERS = {
     "little": "the first channel is in the lowest bits of a byte, as SIGPROC writes",
@@ -379,6 +381,9 @@ def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FI
 
     integer("machine_id", int(obs.extra.get("machine_id", 0)))
     integer("telescope_id", int(obs.extra.get("telescope_id", numbers.get(obs.telescope, 0))))
+    for key in KEPT:
+        if key in obs.extra:
+            integer(key, int(obs.extra[key])) if key in INTEGERS else double(key, float(obs.extra[key]))
     if math.isfinite(obs.ra):
         double("src_raj", degrees_to_packed(obs.ra / 15))
     if math.isfinite(obs.dec):
