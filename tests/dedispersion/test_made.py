@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Filterbank, fake, inject, search
+from skysieve.dedispersion import Filterbank, fake, inject, search, write_fil
 
 
 def test_fake_is_the_same_however_it_is_read(tmp_path):
@@ -129,3 +129,14 @@ def test_what_is_not_finite_spoils_no_pulse():
     found = inject(Filterbank.from_array(holed, fch1=1500, foff=-1, tsamp=1e-3), dm=1, time=0.5, snr=50, width=4e-3)
     np.testing.assert_allclose(found.read()[:, :900], clean[:, :900], rtol=0.01, atol=0.1)
     assert np.isnan(found.read()[:, 900]).all()
+
+
+@pytest.mark.parametrize("nbits", [8, 16])
+def test_a_bright_pulse_saturates_signed_samples_of_a_file(tmp_path, nbits):
+    top = 2 ** (nbits - 1) - 1
+    x = np.random.default_rng(0).integers(top - 40, top - 20, (16, 2000)).astype(f"i{nbits // 8}")
+    write_fil(tmp_path / "a.fil", Filterbank.from_array(x, fch1=1500, foff=-4, tsamp=1e-3))
+    with Filterbank.open(tmp_path / "a.fil") as fb:
+        y = inject(fb, dm=50, time=0.5, snr=300, width=5e-3).read()
+        assert (fb.maximum, y.max()) == (0, top)
+        assert (y >= x).all()

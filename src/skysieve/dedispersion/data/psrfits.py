@@ -13,7 +13,7 @@ import numpy as np
 from skysieve.dedispersion.contract import Packed, direction
 
 from .observation import Observation, check_freqs, check_tsamp
-from .sigproc import BadFile, add_ifs, choose_ifs, unpack_table, unpacked
+from .sigproc import BadFile, add_ifs, choose_ifs, largest, unpack_table, unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,7 +115,7 @@ class PsrfitsReader:
         self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
         bare = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
         self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and bare
-        self.maximum = 0 if self.scaled or self.nbits == 32 else (2**self.nbits - 1) * len(self.ifs)
+        self.maximum = 0 if self.scaled or self.signed else largest(self.nbits, len(self.ifs))
         day, second, rest = (self._number(primary, key, 0) for key in ("STT_IMJD", "STT_SMJD", "STT_OFFS"))
         mjd = day + (second + rest) / DAY
         first = self._number(head, "NSUBOFFS", 0) * self.nsblk * tsamp

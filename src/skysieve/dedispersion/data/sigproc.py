@@ -249,9 +249,8 @@ class SigprocReader:
             self.dtype = np.dtype("<i2" if self.signed else "<u2")
         else:
             self.dtype = np.dtype(np.int8 if self.signed else np.uint8)
-        one = 2**self.nbits - 1 if self.nbits < 32 else 0
-        self.maximum = one * len(self.ifs)
-        """Largest value of unsigned samples after the IFs are added; 0 for floats."""
+        self.maximum = 0 if self.signed else largest(self.nbits, len(self.ifs))
+        """Largest value of unsigned samples after the IFs are added; 0 for signed samples and floats."""
         self.packs = self.nbits < 8 and self.nifs == 1 and direction(self.order) != 0
 
     def _head(self) -> bytes:
@@ -349,6 +348,15 @@ def choose_ifs(ifs: str | int, nifs: int) -> tuple[int, ...]:
     if isinstance(ifs, bool) or not isinstance(ifs, int) or not 0 <= ifs < nifs:
         raise ValueError(f"ifs={ifs!r}: expected 'sum' or a number from 0 to {nifs - 1}")
     return (ifs,)
+
+
+def largest(nbits: int, nifs: int) -> int:
+    """Largest sum of unsigned samples of 1 or 2 IFs; 0 if `add_ifs` makes it a float.
+
+    >>> [largest(2, 1), largest(8, 2), largest(16, 2), largest(32, 1)]
+    [3, 510, 0, 0]
+    """
+    return nifs * (2**nbits - 1) if nbits * nifs <= 16 else 0
 
 
 def add_ifs(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
