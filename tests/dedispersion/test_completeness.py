@@ -181,6 +181,22 @@ def test_the_window_of_a_candidate_has_the_signal_to_noise_of_direct_sums(tmp_pa
     assert np.isnan(window_snr(silent, found)).all()
 
 
+def test_masked_channels_do_not_change_the_window_of_a_candidate():
+    data = fake(nchan=32, duration=4, tsamp=1e-3, fch1=1500, foff=-8, dm=100, times=[2.0], width=4e-3, snr=30, seed=2)
+    x, rng = data.read(), np.random.default_rng(3)
+    x[[4, 20], 1000:3000] = rng.integers(0, 255, (2, 2000))
+    rest = np.delete(np.arange(32), [4, 20])
+    few, loud = (Filterbank.from_array(x[i], freqs=data.freqs[i], tsamp=1e-3) for i in (rest, np.arange(32)))
+    mask = Mask.channels(32, [4, 20])
+    found = search(loud, [0.0, 100.0], mask=mask, threads=1)
+    expected = window_snr(few, found)
+    np.testing.assert_array_equal(window_snr(loud, found, mask=mask), expected)
+    assert window_snr(loud, found)[0] < 0.9 * expected[0]
+    cells = np.zeros((32, 4), bool)
+    cells[[4, 20], 1:3] = True
+    assert window_snr(loud, found, mask=Mask(cells, 1000))[0] > 0.95 * expected[0]
+
+
 def test_noise_raises_the_window_less_than_the_highest_of_many(found):
     t = found.trials[found.trials["found"]]
     assert np.isfinite(t["snr_window"]).all()

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.dedispersion.clean.masks import Mask, check_mask
+from skysieve.dedispersion.clean.repair import repaired, split_mask
+from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import opened
 
@@ -98,7 +101,7 @@ CHOSEN = 3.0
 """Number of parameters that the search has chosen: DM, time and width."""
 
 
-def window_snr(data: Filterbank | Paths, found: Candidates) -> NDArray[np.float64]:
+def window_snr(data: Filterbank | Paths, found: Candidates, *, mask: Mask | None = None) -> NDArray[np.float64]:
     """S/N in the windows that the columns ``dm``, ``time`` and ``width`` of candidates describe.
 
     ``Candidates.snr`` is the highest of many neighbouring windows, so that noise raises it: by 5% at an S/N of 10 on
@@ -111,6 +114,9 @@ def window_snr(data: Filterbank | Paths, found: Candidates) -> NDArray[np.float6
     data : Filterbank, path or sequence of paths
         The data that were searched, after any cleaning.
     found : Candidates
+    mask : Mask, optional
+        The mask of the search, or that of what its cleaning removed, ``found.removed.mask``.  Channels that are masked
+        throughout are left out; other masked cells are replaced by noise of their channel.
 
     Returns
     -------
@@ -128,11 +134,19 @@ def window_snr(data: Filterbank | Paths, found: Candidates) -> NDArray[np.float6
     (array([17.], dtype=float32), array([17.]))
     """
     with opened(data) as fb:
-        return np.array([window_snr_of(fb, found, i) for i in range(len(found))])
+        rows = None
+        if mask is not None:
+            check_mask(mask, fb)
+            whole, cells = split_mask(mask, fb)
+            if cells is not None:
+                fb = repaired(fb, fb.lost, cells, block_samples(fb.tsamp))
+            if whole is not None:
+                rows = np.flatnonzero(~whole.cells[:, 0])
+        return np.array([window_snr_of(fb, found, i, rows) for i in range(len(found))])
 
 
-def window_snr_of(fb: Filterbank, found: Candidates, i: int) -> float:
-    """`window_snr` of candidate ``i``."""
+def window_snr_of(fb: Filterbank, found: Candidates, i: int, rows: NDArray[np.int64] | None = None) -> float:
+    """`window_snr` of candidate ``i``; ``rows`` are the channels that are added, by default all."""
     from .cpu_refine import add_channels
 
     obs, dm = fb.observation, float(found.dm[i])
@@ -146,9 +160,12 @@ def window_snr_of(fb: Filterbank, found: Candidates, i: int) -> float:
         return math.nan
     series = np.zeros(high - low)
     if fb.gpu is not None:  # `shifted` copies few samples from the GPU
-        add_channels(fb.shifted(low + delays, high - low).T, np.zeros_like(delays), series)
+        block, delays = fb.shifted(low + delays, high - low), np.zeros_like(delays)
     else:
-        add_channels(fb.block(low, high - low + int(delays.max())).T, delays, series)
+        block = fb.block(low, high - low + int(delays.max()))
+    if rows is not None:
+        block, delays = block[rows], delays[rows]
+    add_channels(block.T, delays, series)
     begin = first - low
     rest = np.concatenate([series[: max(0, begin - n)], series[begin + 2 * n :]])
     if len(rest) < 2:
