@@ -16,6 +16,7 @@ from skysieve.dedispersion import (
     Mask,
     Noise,
     PulseGrid,
+    dedisperse,
     fake,
     inject,
     inject_grid,
@@ -627,6 +628,18 @@ def test_dms_longer_than_the_data_are_refused_before_memory_is_checked(pulses):
 def test_bad_arguments(pulses, options, error, message):
     with pytest.raises(error, match=message):
         search(pulses, **{"dms": [0.0, 1.0], **options})
+
+
+def test_a_series_of_one_bit_samples_has_the_signal_to_noise_of_the_channels(tmp_path):
+    """With noise="clipped"; the quartiles of the series as floats are whole numbers."""
+    fb = fake(nchan=64, duration=9, tsamp=1e-3, fch1=1500, foff=-4, nbits=1, dm=100, times=[5.0], width=8e-3, snr=20)
+    found = search(fb, [100.0], noise="clipped", clean=False, threads=1)
+    [path] = dedisperse(fb, [100.0], threads=1).write(tmp_path / "a")
+    again = search(path, [0.0], noise="clipped", threads=1)
+    assert len(found) == 1
+    np.testing.assert_array_equal(again.snr, found.snr)
+    robust = [search(data, dms, clean=False, threads=1).snr[0] for data, dms in ((fb, [100.0]), (path, [0.0]))]
+    assert robust[1] == pytest.approx(robust[0], rel=0.15)  # measured: 2 to 13% with 32 to 256 channels
 
 
 def test_a_plan_of_other_data_is_refused(pulses):
