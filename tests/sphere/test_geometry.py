@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from skysieve.sphere import ECP, GaussLegendre, Healpix, Rings
-from skysieve.sphere.grids.healpix import nest2ring, npix2nside, pix2ang, reorder, ring_table
+from skysieve.sphere.grids.healpix import ang2pix, nest2ring, npix2nside, pix2ang, reorder, ring_table
 
 
 @pytest.mark.parametrize("nside", [1, 2, 8, 64])
@@ -32,6 +32,20 @@ def test_pixel_centres_are_healpys(nside):
     pix = np.arange(12 * nside**2)
     for mine, theirs in zip(pix2ang(nside, pix), healpy.pix2ang(nside, pix), strict=True):
         assert np.abs(mine - theirs).max() < 3e-15  # derived: a few roundings of numbers below 2 pi
+
+
+@pytest.mark.parametrize("nside", [1, 3, 16, 1000])
+def test_pixels_of_points_are_healpys(nside):
+    healpy = pytest.importorskip("healpy")
+    rng = np.random.default_rng(nside)
+    theta, phi = np.arccos(rng.uniform(-1, 1, 5000)), rng.uniform(-10, 10, 5000)
+    assert np.array_equal(ang2pix(nside, theta, phi), healpy.ang2pix(nside, theta, phi))
+    # an azimuth that rounds to a whole turn
+    at = [0, np.pi, 0.3, 2.9]
+    assert np.array_equal(ang2pix(nside, at, -1e-20), healpy.ang2pix(nside, at, 0.0))
+    if nside < 100:
+        whole = np.arange(12 * nside**2)
+        assert np.array_equal(ang2pix(nside, *pix2ang(nside, whole)), whole)
 
 
 def test_rings_of_a_large_map_are_counted_in_64_bits():

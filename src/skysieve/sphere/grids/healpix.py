@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "ORDERINGS", "bad_pixels", "check_nside", "nearest", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder",
+    "ORDERINGS", "ang2pix", "bad_pixels", "check_nside", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder",
     "ring_table",
 ]  # fmt: skip
 
@@ -217,17 +217,35 @@ def pix2ang(nside: int, pix: Any, nest: bool = False) -> tuple[NDArray[np.float6
     return theta[ring], phi0[ring] + 2 * math.pi * (p - start[ring]) / n[ring]
 
 
-def nearest(nside: int, theta: Any, phi: Any) -> NDArray[np.int64]:
-    """RING pixels of points: the nearest ring in colatitude, and on it the nearest centre in azimuth (rad).
+def ang2pix(nside: int, theta: Any, phi: Any) -> NDArray[np.int64]:
+    """RING pixels in which points lie, given by colatitude and azimuth (rad).
 
-    The point lies in this pixel unless it is near a pixel's corner.
+    In the belt the edges of pixels are straight lines in ``cos(theta)`` and azimuth.  In a cap they are lines of
+    constant ``r f`` and ``r (1 - f)``, where r is the number of the ring, as a continuous function of the colatitude,
+    and f the fraction of the quarter of the sky (Gorski et al. 2005, section 4).
 
     Examples
     --------
-    >>> nearest(2, [0.0, np.pi / 2], [0.8, 0.0]).tolist()
+    >>> ang2pix(2, [0.0, np.pi / 2], [0.8, 0.0]).tolist()
     [0, 20]
     """
-    t, n, phi0, start = ring_table(check_nside(nside))
-    ring = np.searchsorted((t[1:] + t[:-1]) / 2, np.asarray(theta, np.float64))
-    pixel = np.rint((np.asarray(phi, np.float64) - phi0[ring]) * n[ring] / (2 * np.pi)).astype(np.int64) % n[ring]
-    return np.asarray(start[ring] + pixel, np.int64)
+    nside = check_nside(nside)
+    t, p = np.broadcast_arrays(np.asarray(theta, np.float64), np.asarray(phi, np.float64))
+    quarters = np.mod(p / (math.pi / 2), 4)
+    # belt: twice the azimuth in pixels plus and minus the number of the ring, each in intervals of length 2
+    along, down = 2 * nside * quarters, nside * (2 - 1.5 * np.cos(t))
+    rising = np.floor((along + down - nside) / 2).astype(np.int64)
+    falling = np.floor((along - down - nside) / 2).astype(np.int64)
+    ring = np.clip(rising - falling, nside, 3 * nside)
+    column = (nside + 1 + rising + falling) // 2 % (4 * nside)
+    belt = 2 * nside * (nside - 1) + (ring - nside) * 4 * nside + column
+    # caps, with rings counted from the nearer pole; minimum guards against rounding on the edge of the belt
+    south = t > math.pi / 2
+    r = math.sqrt(6) * nside * np.sin(np.where(south, math.pi - t, t) / 2)
+    whole = np.floor(quarters)
+    f = quarters - whole
+    east, west = np.floor(r * f).astype(np.int64), np.floor(r * (1 - f)).astype(np.int64)
+    ring = np.minimum(east + west + 1, nside)
+    column = whole.astype(np.int64) % 4 * ring + np.minimum(east, ring - 1)
+    cap = np.where(south, 12 * nside**2 - 2 * ring * (ring + 1), 2 * ring * (ring - 1)) + column
+    return np.asarray(np.where(r < nside, cap, belt), np.int64)

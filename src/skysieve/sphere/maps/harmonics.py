@@ -10,7 +10,7 @@ import numpy as np
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import usable_cores
 from skysieve.sphere.grids.grid import QUADRATURES, Healpix, Quadrature
-from skysieve.sphere.grids.healpix import nearest, pix2ang, reorder
+from skysieve.sphere.grids.healpix import ang2pix, pix2ang, reorder
 from skysieve.sphere.grids.pixel_weights import find_table, full_map, read_weights, weights_file
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def at_other_pixels(
     good: NDArray[np.bool_], values: NDArray[Any], nside: int, nside_out: int, nest: bool
 ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     """Good pixels at another nside, and the values of the bad pixels, taken from the map at their centres."""
-    at = nearest(nside, *pix2ang(nside_out, np.arange(12 * nside_out**2)))
+    at = ang2pix(nside, *pix2ang(nside_out, np.arange(12 * nside_out**2)))
     both = (reorder(good, to="ring"), reorder(values, to="ring")) if nest else (good, values)
     good, values = both[0][..., at], both[1][..., at]
     return (reorder(good, to="nest"), reorder(values, to="nest")) if nest else (good, values)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.sphere.grids.healpix import nearest, npix2nside
+from skysieve.sphere.grids.healpix import ang2pix, npix2nside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ __all__ = ["before_after", "mollweide", "patch", "ringing"]
 def mollweide(ring_map: NDArray[Any], width: int = 1000) -> NDArray[np.float64]:
     """Mollweide image (width / 2, width) of a RING map; NaN outside the ellipse and in bad pixels.
 
-    Longitude grows to the left.  Each point of the image shows the pixel that `healpix.nearest` finds.
+    Longitude grows to the left.  Each point of the image shows the pixel in which it lies.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def mollweide(ring_map: NDArray[Any], width: int = 1000) -> NDArray[np.float64]:
     t = np.arcsin(y[inside])
     lat = np.arcsin((2 * t + np.sin(2 * t)) / np.pi)
     lon = -np.pi * x[inside] / np.maximum(np.cos(t), 1e-9)
-    values = np.asarray(ring_map, np.float64)[nearest(npix2nside(ring_map.size), np.pi / 2 - lat, lon)]
+    values = np.asarray(ring_map, np.float64)[ang2pix(npix2nside(ring_map.size), np.pi / 2 - lat, lon)]
     image = np.full(x.shape, np.nan)
     image[inside] = np.where(np.abs(values) < 1e29, values, np.nan)
     return image
@@ -60,7 +60,7 @@ def before_after(before: SkyMaps, after: SkyMaps) -> Figure:
 
 
 def patch(ring_map: NDArray[Any], theta: float, phi: float, width: float, size: int = 200) -> NDArray[np.float64]:
-    """Gnomonic image (size, size) of ``width`` rad around a point; it shows the nearest pixel of each point.
+    """Gnomonic image (size, size) of ``width`` rad around a point; it shows the pixel in which each point lies.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def patch(ring_map: NDArray[Any], theta: float, phi: float, width: float, size: 
     )
     point = out + y[..., None] * north - x[..., None] * east
     lon = np.arctan2(point[..., 1], point[..., 0])
-    pixels = nearest(npix2nside(ring_map.size), np.arctan2(np.hypot(point[..., 0], point[..., 1]), point[..., 2]), lon)
+    pixels = ang2pix(npix2nside(ring_map.size), np.arctan2(np.hypot(point[..., 0], point[..., 1]), point[..., 2]), lon)
     return np.asarray(ring_map, np.float64)[pixels]
 
 
