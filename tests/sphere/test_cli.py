@@ -399,6 +399,27 @@ def test_part_of_the_sky(tmp_path, sky):
     assert 0 < small.pixels.size < 12 * 8**2
 
 
+@pytest.mark.parametrize(("name", "scheme"), [("PIX", "EXPLICIT"), ("pixel", None)])
+def test_other_layouts_of_part_of_the_sky(tmp_path, name, scheme):
+    """Another name of the first column, as in gammapy's files, and OBJECT = PARTIAL alone: healpy reads both."""
+    healpy = pytest.importorskip("healpy")
+    values = np.random.default_rng(3).normal(size=100).astype("f4")
+    columns = [fits.Column(name, "J", array=np.arange(500, 600)), fits.Column("CHANNEL1", "E", array=values)]
+    columns.append(fits.Column("SERROR", "E", array=np.abs(values)))
+    table = fits.BinTableHDU.from_columns(columns)
+    table.header["ORDERING"], table.header["NSIDE"], table.header["OBJECT"] = "RING", 16, "PARTIAL"
+    if scheme is not None:
+        table.header["INDXSCHM"] = scheme
+    table.writeto(tmp_path / "in.fits")
+    result = run(tmp_path / "in.fits", tmp_path / "out.fits", "--fwhm", "20deg")
+    assert result.exit_code == 0, result.output
+    given = healpy.read_map(tmp_path / "in.fits", field=(0, 1))
+    found = healpy.read_map(tmp_path / "out.fits", field=(0, 1))
+    assert np.array_equal(found[1], given[1])
+    assert found[0] == pytest.approx(skysieve.smoothing(given[0], fwhm=20 * RAD), abs=1e-6)
+    assert fits.open(tmp_path / "out.fits")[1].columns.names == [name, "CHANNEL1", "SERROR"]
+
+
 def test_one_pixel_and_none_of_the_sky(tmp_path):
     from astropy.io import fits
 
@@ -434,7 +455,7 @@ def test_a_file_that_was_cut_short_is_named(tmp_path, sky):
         ([3, 4, 5], None, "NSIDE is None"),
         ([3, 4, 5], 2**26, "part.fits: a map of the whole sky at NSIDE 67108864 does not fit"),
         ([3, 4, 5], 2**40, "part.fits: a map of the whole sky at NSIDE 1099511627776 does not fit"),
-        (None, 4, "there is no column PIXEL"),
+        (None, 4, "column I has 3 rows of float64"),
     ],
 )
 def test_part_of_the_sky_that_contradicts_itself(tmp_path, pixels, nside, message):

@@ -180,7 +180,8 @@ def test_positive_and_the_options_in_history(tmp_path):
 
 
 def test_names_of_columns():
-    maps = ("I", "T", "TEMPERATURE", "Q_POLARISATION", "PROB", "DISTMU", "SIGNAL", "I_STOKES", "CONVERGENCE")
-    others = ("N_OBS", "NOBS", "HITS", "nhits", "Hit-count", "II_COV", "QQ", "VARIANCE", "WEIGHT", "TMASK", "PIX_FLAG")
+    maps = ("I", "T", "TEMPERATURE", "Q_POLARISATION", "PROB", "DISTMU", "SIGNAL", "I_STOKES", "CONVERGENCE", "NHI")
+    others = ("N_OBS", "NOBS", "HITS", "nhits", "Hit-count", "II_COV", "QQ", "VARIANCE", "WEIGHT", "TMASK", "PIX_FLAG",
+              "SERROR", "I_RMS", "ERR_TAU", "HPXINDEX", "RA2000", "DEC2000", "GLON", "GLAT")  # fmt: skip
     assert not any(is_auxiliary(n) for n in maps)
     assert all(is_auxiliary(n) for n in others)

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BAD_DATA", "HEADER_CARDS", "PIXEL", "STRUCTURE", "find_column", "is_auxiliary", "stokes"]
+__all__ = ["BAD_DATA", "HEADER_CARDS", "PIXEL", "STRUCTURE", "find_column", "is_auxiliary", "pixel_column", "stokes"]
 
 STOKES = {"I": ("I", "TEMPERATURE", "T", "INTENSITY"), "Q": ("Q",), "U": ("U",)}
 """First words of the names of columns of I, Q and U, such as Q_POLARISATION; the preferred ones first."""
 AUXILIARY = frozenset((
     "OBS", "NOBS", "HIT", "HITS", "NHIT", "NHITS", "COV", "COVAR", "COVARIANCE", "VAR", "VARIANCE", "WEIGHT",
-    "WEIGHTS", "MASK", "TMASK", "PMASK", "IMASK", "FLAG", "FLAGS",
+    "WEIGHTS", "IVAR", "INVVAR", "MASK", "TMASK", "PMASK", "IMASK", "FLAG", "FLAGS", "SERROR", "ERROR", "ERR", "RMS",
+    "STD", "STDEV", "STDDEV", "RA", "DEC", "GLON", "GLAT", "ELON", "ELAT", "LON", "LAT",
 ))  # fmt: skip
-"""Words in the names of columns that hold no map of the sky's signal."""
-COVARIANCES = frozenset(["II", "IQ", "IU", "QQ", "QU", "UU"])
-"""Names of columns of covariances."""
+"""Words in the names of columns that hold no map of the sky's signal: observations, errors, flags, coordinates."""
+AUXILIARY_NAMES = frozenset(("II", "IQ", "IU", "QQ", "QU", "UU", "PIXEL", "IPIX", "HPXINDEX"))
+"""Whole names of such columns: covariances and numbers of pixels."""
 PIXEL = "PIXEL"
-"""The column of pixel numbers of a map of part of the sky."""
+"""The usual name of the column of pixel numbers of a map of part of the sky."""
 BAD_DATA = "BAD_DATA"
 """The card that holds the value of pixels without data, if it is not UNSEEN."""
 HEADER_CARDS = (
@@ -35,13 +36,22 @@ STRUCTURE = re.compile(
 
 
 def is_auxiliary(name: str) -> bool:
-    """Whether a column, by its name, holds numbers of observations, variances, weights or flags.
+    """Whether a column, by its name, holds numbers of observations, variances, weights, errors, flags or coordinates.
 
-    >>> [n for n in ("TEMPERATURE", "N_OBS", "HITS", "II_COV", "Q_POLARISATION") if is_auxiliary(n)]
-    ['N_OBS', 'HITS', 'II_COV']
+    >>> [n for n in ("TEMPERATURE", "N_OBS", "II_COV", "Q_POLARISATION", "SERROR", "RA2000") if is_auxiliary(n)]
+    ['N_OBS', 'II_COV', 'SERROR', 'RA2000']
     """
     words = [w for w in re.split(r"[^A-Z]+", name.strip().upper()) if w]
-    return bool(AUXILIARY & set(words)) or name.strip().upper() in COVARIANCES
+    return bool(AUXILIARY & set(words)) or name.strip().upper() in AUXILIARY_NAMES
+
+
+def pixel_column(names: Sequence[str]) -> str:
+    """The column of pixel numbers of a map of part of the sky: PIXEL, or else the first column, as in healpy.
+
+    >>> pixel_column(["SIGNAL", "PIXEL"]), pixel_column(["PIX", "CHANNEL1"])
+    ('PIXEL', 'PIX')
+    """
+    return next((n for n in names if n.upper() == PIXEL), names[0])
 
 
 def stokes(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """HEALPix maps in FITS files, as healpy and the HEALPix programs write them: binary tables with NSIDE and ORDERING.
 
-Files of part of the sky (INDXSCHM = EXPLICIT) have a column of pixel numbers.  They are read as maps of the whole sky,
-in which the other pixels are UNSEEN, and written as files of the same pixels.
+Files of part of the sky (INDXSCHM = EXPLICIT, or OBJECT = PARTIAL) have a column of pixel numbers.  They are read as
+maps of the whole sky, in which the other pixels are UNSEEN, and written as files of the same pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skysieve.core.files import written
 from skysieve.core.table_files import ascii_text
 from skysieve.sphere.grids.healpix import ORDERINGS, UNSEEN, check_nside, npix2nside, ordering, reorder
 
-from .fits_cards import BAD_DATA, HEADER_CARDS, PIXEL, STRUCTURE, find_column, is_auxiliary, stokes
+from .fits_cards import BAD_DATA, HEADER_CARDS, PIXEL, STRUCTURE, find_column, is_auxiliary, pixel_column, stokes
 from .plain_table import copy_pixels, table_header, write_file
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def read_maps(
     hdu : int
         The extension.
     auxiliary : bool
-        Without ``fields``: whether columns of numbers of observations, variances, weights and flags (N_OBS, HITS,
-        II_COV, MASK, ...) are read too.  If not, `write_maps` copies them from the file.
+        Without ``fields``: whether columns of numbers of observations, variances, weights, errors, flags and
+        coordinates (N_OBS, HITS, II_COV, SERROR, MASK, GLON, ...) are read too.  If not, `write_maps` copies them.
 
     Raises
     ------
@@ -154,9 +154,11 @@ def read_maps(
             many = " (a map of several resolutions: flatten it first)" if order == "NUNIQ" else ""
             raise ValueError(f"{name}: ORDERING is {order!r}{many}, expected RING or NESTED")
         pixels = None
-        if str(header.get("INDXSCHM", "IMPLICIT")).strip().upper() == "EXPLICIT":
+        partial = str(header.get("OBJECT", "")).strip().upper() == "PARTIAL"
+        scheme = header.get("INDXSCHM", "EXPLICIT" if partial else "IMPLICIT")
+        if str(scheme).strip().upper() == "EXPLICIT" and names:
             pixels = _pixel_numbers(table, name)
-            names = [n for n in names if n.upper() != PIXEL]
+            names.remove(pixel_column(names))
         if not names:
             raise ValueError(f"{name}: extension {hdu} has no column of a map")
         unchanged = () if auxiliary or fields is not None else tuple(n for n in names if is_auxiliary(n))
@@ -198,21 +200,22 @@ def _opened(source: Path | bytes, name: str, **options: Any) -> Any:
 
 def _pixel_numbers(table: Any, name: str) -> NDArray[np.int64]:
     """The pixels of a map of part of the sky."""
-    named = [n for n in table.columns.names if n.upper() == PIXEL]
-    if not named:
-        raise ValueError(f"{name}: INDXSCHM is EXPLICIT, and there is no column {PIXEL}")
-    found = np.asarray(table.data.field(named[0])).ravel()
+    column = pixel_column(table.columns.names)
+    found = np.asarray(table.data.field(column)).ravel()
     nside = table.header.get("NSIDE")
     if not isinstance(nside, int) or nside < 1:
-        raise ValueError(f"{name}: NSIDE is {nside}, expected the whole sky's, as INDXSCHM is EXPLICIT")
+        raise ValueError(f"{name}: NSIDE is {nside}, expected the whole sky's for a map of part of the sky")
     if found.dtype.kind not in "iu" or not found.size:
-        raise ValueError(f"{name}: column {PIXEL} has {found.size} rows of {found.dtype.name}, expected whole numbers")
+        raise ValueError(
+            f"{name}: column {column} has {found.size} rows of {found.dtype.name}, expected the numbers of the pixels "
+            "of a map of part of the sky"
+        )
     number = found.astype(np.int64)
     bad = np.flatnonzero((number < 0) | (number >= 12 * nside**2))
     if bad.size:
-        raise ValueError(f"{name}: column {PIXEL} holds {number[bad[0]]}, expected 0 to {12 * nside**2 - 1}")
+        raise ValueError(f"{name}: column {column} holds {number[bad[0]]}, expected 0 to {12 * nside**2 - 1}")
     if len(np.unique(number)) < len(number):
-        raise ValueError(f"{name}: column {PIXEL} holds a pixel twice")
+        raise ValueError(f"{name}: column {column} holds a pixel twice")
     return number
 
 
@@ -351,7 +354,8 @@ def _columns(sky: SkyMaps, row: int) -> list[Any]:
         for n, u, m in zip(sky.names, sky.units, used, strict=True)
     ]
     if sky.pixels is not None:
-        columns.insert(0, fits.Column(name=PIXEL, format=f"{repeat}K", array=sky.pixels.reshape(shape)))
+        name = pixel_column(sky.columns or (PIXEL,))
+        columns.insert(0, fits.Column(name=name, format=f"{repeat}K", array=sky.pixels.reshape(shape)))
     return columns
 
 

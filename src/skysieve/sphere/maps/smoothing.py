@@ -110,8 +110,8 @@ def smoothing(
         Maps; n is 1 or 3 (I, Q, U) with ``pol``.  A map may also come as the rows of 1024 pixels of healpy's FITS
         files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
         or the masked pixels of a masked array.  A path is the name of a FITS file, whose maps are smoothed (all columns
-        except numbers of observations, variances, weights and flags) and returned in the order given by ``nest``.  A
-        Quantity gives a Quantity of the same unit.
+        except numbers of observations, variances, weights, errors, flags and coordinates) and returned in the order
+        given by ``nest``.  A Quantity gives a Quantity of the same unit.
     fwhm, sigma : float, str or Quantity
         Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
         the maps as they are.
