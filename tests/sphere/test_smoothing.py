@@ -456,3 +456,26 @@ def test_a_quantity_keeps_its_unit(options):
     found = skysieve.smoothing(m << units.uK, fwhm=0.2, **options)
     assert found.unit == units.uK
     assert np.array_equal(found.value, expected)
+
+
+def test_lists_of_quantities_and_masked_quantities():
+    """I in K with Q and U in mK, and a column of a QTable."""
+    u = pytest.importorskip("astropy.units")
+    from astropy.utils.masked import Masked
+
+    maps = np.random.default_rng(8).normal(size=(3, 12 * 8**2))
+    truth = skysieve.smoothing(maps, fwhm=0.5)
+    found = skysieve.smoothing([maps[0] * u.K, 1e3 * maps[1] * u.mK, 1e3 * maps[2] * u.mK], fwhm=0.5)
+    assert found.unit == u.K
+    assert found.value == pytest.approx(truth, abs=1e-12)
+    with pytest.raises(ValueError, match="map_in: expected maps of one kind of unit"):
+        skysieve.smoothing([maps[0] * u.K, maps[1] * u.Jy, maps[2] * u.K], fwhm=0.5)
+    mask = np.arange(maps[0].size) < 100
+    truth = skysieve.smoothing(np.ma.MaskedArray(maps[0], mask), fwhm=0.5)
+    for unit in (None, u.K):
+        given = Masked(maps[0], mask=mask) if unit is None else Masked(maps[0] * unit, mask=mask)
+        found = skysieve.smoothing(given, fwhm=0.5)
+        assert type(found) is type(given)
+        assert getattr(found, "unit", None) == unit
+        assert np.array_equal(found.mask, mask)
+        assert np.array_equal(np.asarray(found.unmasked), truth.data)

@@ -111,7 +111,7 @@ def smoothing(
         files, of shape (npix / 1024, 1024).  Bad pixels are UNSEEN (-1.6375e30, in float32 too), NaN or infinite,
         or the masked pixels of a masked array.  A path is the name of a FITS file, whose maps are smoothed (all columns
         except numbers of observations, variances, weights, errors, flags and coordinates) and returned in the order
-        given by ``nest``.  A Quantity gives a Quantity of the same unit.
+        given by ``nest``.  A Quantity gives a Quantity of the same unit, a list of them one of the first one's unit.
     fwhm, sigma : float, str or Quantity
         Width of a Gaussian (rad, or with its unit, such as ``"1 deg"``); ``sigma`` is used if both are given.  0 leaves
         the maps as they are.
@@ -173,7 +173,7 @@ def smoothing(
 
     Returns
     -------
-    numpy.ndarray, numpy.ma.MaskedArray or cupy.ndarray
+    numpy.ndarray, numpy.ma.MaskedArray, Quantity, astropy's Masked or cupy.ndarray
         The smoothed maps, with the shape of ``map_in`` (and the number of pixels of ``nside_out``).  Bad pixels keep
         their values, and masked arrays keep their mask (with UNSEEN as fill value).  For a file the shape is (npix,)
         for one map and (n, npix) for several.
@@ -203,6 +203,11 @@ def smoothing(
     if isinstance(map_in, str | os.PathLike):
         given = dict(locals())
         return _smooth_file(given.pop("map_in"), given.pop("nest"), bool(given.pop("pol")), given)
+    if isinstance(map_in, list | tuple) and any(hasattr(m, "to_value") for m in map_in):
+        map_in = _one_quantity(map_in)
+    if isinstance(map_in, np.ndarray) and hasattr(map_in, "unmasked"):
+        given = dict(locals())
+        return _smooth_masked(given.pop("map_in"), given)
     if isinstance(map_in, np.ndarray) and hasattr(map_in, "to_value"):
         given = dict(locals())
         quantity = given.pop("map_in")
@@ -357,6 +362,26 @@ def _smooth_file(path: str | os.PathLike[str], nest: bool, pol: bool, options: d
 
 
 # ------------------------------------------------------------------ arguments
+
+
+def _one_quantity(maps: Any) -> Any:
+    """A Quantity of maps of which at least one is a Quantity, in the unit of the first."""
+    from astropy.units import Quantity
+
+    try:
+        return Quantity(maps)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"map_in: expected maps of one kind of unit ({error})") from None
+
+
+def _smooth_masked(given: Any, options: dict[str, Any]) -> Any:
+    """Smooth astropy's Masked arrays and Quantities, such as a column of a QTable."""
+    from astropy.utils.masked import Masked
+
+    plain = given.unmasked
+    out: Any = smoothing(np.ma.MaskedArray(getattr(plain, "value", plain), given.mask), **options)
+    found = Masked(out.data, mask=out.mask)
+    return found << plain.unit if hasattr(plain, "unit") else found
 
 
 def _pixel_sum(quadrature: SmoothingQuadrature) -> Quadrature:
