@@ -190,6 +190,13 @@ def test_another_value_of_bad_pixels(tmp_path):
     a, b = (read_maps(tmp_path / f"{n}-out.fits").maps[0] for n in "ab")
     assert (a[:200] == -1e20).all()
     assert np.array_equal(a[200:], b[200:])
+    pytest.importorskip("ducc0")
+    for name in "ab":
+        args = ("--fwhm", "15deg", "--nside-out", "32", "--overwrite")
+        assert run(tmp_path / f"{name}.fits", tmp_path / f"{name}-out.fits", *args).exit_code == 0
+    a, b = (read_maps(tmp_path / f"{n}-out.fits").maps[0] for n in "ab")
+    assert (a == -1e20).sum() == 4 * 200
+    assert np.array_equal(a, np.where(b == -1.6375e30, -1e20, b))
 
 
 @pytest.mark.parametrize(

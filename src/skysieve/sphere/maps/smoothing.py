@@ -24,7 +24,7 @@ from skysieve.sphere.grids.healpix import UNSEEN, check_nside, npix2nside, reord
 from skysieve.sphere.kernels.base import Kernel, check_eps, read_angle
 from skysieve.sphere.kernels.shapes import Gaussian, Window
 
-from .fits_cards import BAD_DATA, stokes
+from .fits_cards import stokes
 from .harmonics import HealpySmoothing, at_other_pixels, resampled
 from .io import ROW, SkyMaps, read_maps
 
@@ -331,8 +331,6 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
     if polarised and sky.iau:
         _change_sign(maps[2])
     if bad is not None and bad.any():
-        if options.get("nside_out") is not None:
-            raise ValueError(f"{BAD_DATA} = {sky.header[BAD_DATA]} cannot be combined with another nside")
         maps = np.ma.MaskedArray(maps, bad)
     if polarised and sky.units[1] != sky.units[2]:
         (_, q, u), (_, of_q, of_u) = sky.names, sky.units
