@@ -265,6 +265,17 @@ def test_kernels_hardly_wider_than_pixels_warn():
         assert np.abs(skysieve.smoothing(one, fwhm=1.72 * pixel) - 1).max() < 0.01
 
 
+@pytest.mark.parametrize("quadrature", ["ring", "none"])
+def test_flux_of_a_map_with_a_large_mean_is_conserved(quadrature):
+    """A plan convolves a large mean with another eps: this changed the sum by 3e-7 of itself."""
+    m = np.random.default_rng(5).normal(size=(2, 12 * 8**2)) + np.array([[2.7e6], [-50]])
+    found = skysieve.smoothing(m, fwhm=0.6, pol=False, flux="conserve", quadrature=quadrature, method="direct")
+    assert found.sum(axis=1) == pytest.approx(m.sum(axis=1), rel=1e-12)
+    moved = skysieve.smoothing(m - m.mean(axis=1, keepdims=True), fwhm=0.6, pol=False, flux="conserve",
+                               quadrature=quadrature, method="direct")  # fmt: skip
+    assert found - m.mean(axis=1, keepdims=True) == pytest.approx(moved, abs=1e-8)  # rounding of 2.7e6
+
+
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_flux_is_conserved(method):
     """healpy: 1.0956 for a source at the pole at nside 64, FWHM 2 degrees."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from skysieve.sphere.cpu.offset import Ones
 
-__all__ = ["ConvolvePlan", "borrowed_plan"]
+__all__ = ["OFFSET", "ConservingPlan", "ConvolvePlan", "SmoothingPlan", "borrowed_plan"]
 
 logger = logging.getLogger("skysieve")
 
@@ -252,6 +252,8 @@ class ConvolvePlan(Plan):
 
     _skips_bad = False
     """Whether bad pixels (UNSEEN, NaN, infinite) count as 0, and are copied into the result; for one kernel."""
+    _separates_mean = True
+    """Whether a large mean may be convolved separately."""
 
     def __repr__(self) -> str:
         kernel = list(self.kernels) if self._many else self.kernels[0]
@@ -462,7 +464,7 @@ class ConvolvePlan(Plan):
     def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
         """Convolve maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
         factors: Any = self._factors
-        separate_mean = self._mask is None and not self.spin and w_out is self._ones
+        separate_mean = self._separates_mean and self._mask is None and not self.spin and w_out is self._ones
         separate_mean = separate_mean and factors is None and not self._band
         place = x.device if is_device_array(x) else contextlib.nullcontext()  # one of several GPUs
         if factors is not None:
@@ -561,7 +563,7 @@ class ConvolvePlan(Plan):
 
     def _make_ones_response(self, threads: int | None) -> Ones | None:
         """The object that smooths a large mean separately on the CPU; None if the mean is not treated separately."""
-        if self._mask is not None or self.spin or self._factors is not None or self._band:
+        if self._mask is not None or self.spin or self._factors is not None or self._band or not self._separates_mean:
             return None
         from skysieve.sphere.cpu.offset import Ones
 
@@ -572,6 +574,12 @@ class SmoothingPlan(ConvolvePlan):
     """A plan of one kernel for which bad pixels (UNSEEN, NaN, infinite) count as 0 and keep their values."""
 
     _skips_bad = True
+
+
+class ConservingPlan(ConvolvePlan):
+    """A plan that applies the transpose of `ConvolvePlan.adjoint` to every map, so that the flux can be conserved."""
+
+    _separates_mean = False
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from skysieve.core.checks import flag, one_of, real_dtype, thread_count, whole
 from skysieve.core.device import for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.progress import Progress, reporting
-from skysieve.sphere.api import SmoothingPlan, borrowed_plan, host, key_of
+from skysieve.sphere.api import OFFSET, ConservingPlan, ConvolvePlan, SmoothingPlan, borrowed_plan, host, key_of
 from skysieve.sphere.arguments import devices_of
 from skysieve.sphere.contract import METHODS, Method, RealType, Where
 from skysieve.sphere.grids.grid import QUADRATURES as RULES
@@ -593,7 +593,7 @@ def _by_pixels(
     scalar = (..., slice(0, 1), slice(None)) if polarised else (...,)
     xp = array_module(maps)
     out = xp.empty_like(maps)
-    with borrowed_plan(kernel, grid, **options) as plan:
+    with borrowed_plan(kernel, grid, ConservingPlan if flux == "conserve" else ConvolvePlan, **options) as plan:
         x = maps[scalar]
         lift: Any = 0.0
         if normalize and not positive:  # constants are preserved: the mean would cost digits in the sums
@@ -604,7 +604,9 @@ def _by_pixels(
             column = plan.adjoint(xp.ones(plan.npix))
             if column.min() < LEAST_MEAN * xp.abs(column).max():
                 raise ValueError("flux='conserve': the kernel's integral is too close to zero to conserve the flux")
-            x = x / column
+            lift = x.mean(axis=-1, keepdims=True, dtype=np.float64)
+            lift = xp.where(xp.abs(lift) > OFFSET * x.std(axis=-1, keepdims=True, dtype=np.float64), lift, 0)
+            x = (x - lift) / column  # a constant has the same sum after smoothing: a large one would cost digits
         count = math.prod(x.shape[:-1])
         total = 2 * count if polarised else count
         out[scalar] = plan.execute(x, progress=_shifted(report, 0, total))
@@ -616,6 +618,7 @@ def _by_pixels(
             if (share[good] < LEAST_MEAN * share.max()).any():
                 raise ValueError("masked='normalize': the kernel's sum over good pixels is too close to zero somewhere")
             out = xp.where(good, out / xp.where(good, share, 1), out)
+        if normalize or flux == "conserve":
             out[scalar] += lift
         if positive:
             _lift_to_positive(out, maps, flux == "conserve")
