@@ -10,6 +10,7 @@ from astropy import units as u
 from astropy.table import Column, Table
 from typer.testing import CliRunner
 
+from skysieve import LombScargle
 from skysieve.cli import app
 from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
@@ -214,6 +215,16 @@ def test_units_of_the_grid():
         lombscargle(T * u.day, Y, **GRID)
     with pytest.raises(ValueError, match=r"fmax has the unit d; one that converts to 1 / d"):
         lombscargle(T * u.day, Y, fmin=0.2 / u.day, fmax=3 * u.day)
+
+
+@pytest.mark.parametrize("search", [lombscargle, LombScargle])
+def test_units_that_astropy_does_not_know(search):
+    time = Column(T, unit=u.Unit("BJD - 2457000, days", parse_strict="silent"))
+    flux = Column(Y, unit=u.Unit("e-/s", parse_strict="silent"))
+    with pytest.raises(ValueError, match=r"t has the unit 'BJD - 2457000, days', which astropy does not know"):
+        search(time, flux)
+    with pytest.raises(ValueError, match=r"y has the unit 'e-/s', which astropy does not know"):
+        search(T * u.day, flux)
 
 
 def test_times_rounded_to_single_precision():

@@ -211,6 +211,25 @@ def test_rows_that_are_not_finite_are_left_out():
     assert ours(frame["t"], list(holes), dy).offset() == part.offset()
 
 
+def test_a_time_whose_first_entry_is_masked() -> None:
+    t, y, dy = curve()
+    times = Time(t + 58000, format="mjd")
+    times[0] = np.ma.masked
+    found, rest = ours(times, y, dy), ours(Time(t[1:] + 58000, format="mjd"), y[1:], dy[1:])
+    frequency, power = rest.autopower()
+    assert np.array_equal(found.power(frequency), power)
+    assert np.array_equal(found.model(times[1:4], frequency[3]), rest.model(times[1:4], frequency[3]))
+
+
+def test_magnitudes_of_a_system_are_magnitudes() -> None:
+    t, y, dy = curve()
+    times, errors = t * u.day, dy * u.mag
+    plain = ours(times, y * u.mag, errors)
+    of_system = ours(times, y * u.ABmag, errors)
+    assert of_system.offset() == plain.offset()
+    assert np.array_equal(of_system.power([1.0, 2.0] / u.day), plain.power([1.0, 2.0] / u.day))
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("nterms", [0, 2, 4])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)

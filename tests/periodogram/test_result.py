@@ -103,6 +103,20 @@ def test_objects_of_a_batch_by_number_and_id(batch):
             batch[wrong]
 
 
+@pytest.mark.parametrize("dtype", ["S2", np.dtypes.StringDType()])
+@pytest.mark.parametrize("suffix", ["csv", "json", "npz"])
+def test_ids_of_any_type_of_text_are_text(dtype, suffix, tmp_path):
+    names = np.repeat(["V1", "V2"], 20)
+    result = lombscargle(T, Y, DY, id=names.astype(dtype), **GRID)
+    assert result.ids.tolist() == ["V1", "V2"]
+    assert result.of("V2").n_used == 20
+    result.save(tmp_path / f"periods.{suffix}")
+    if suffix == "npz":
+        assert LombScargleResult.load(tmp_path / "periods.npz").ids.tolist() == ["V1", "V2"]
+    else:
+        assert "b'" not in (tmp_path / f"periods.{suffix}").read_text()
+
+
 def test_one_has_no_length_and_no_objects(one):
     with pytest.raises(TypeError, match="no length"):
         len(one)

@@ -11,7 +11,7 @@ import numpy as np
 from skysieve.core.arrays import is_device_array
 from skysieve.periodogram.analysis.fap import Noise
 from skysieve.periodogram.lightcurves.arrays import time_resolution
-from skysieve.periodogram.lightcurves.units import is_date
+from skysieve.periodogram.lightcurves.units import first_time, is_date, known_unit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class Curve:
                     "or skysieve.lombscargle, which takes such arrays"
                 )
         self.t = _days(t)
-        self._start = self.t[0] if _is_absolute(self.t) else None
+        self._start = first_time(self.t) if _is_absolute(self.t) and self.t.size else None
         relative = self.t if self._start is None else _days(self.t - self._start)
         relative, y, dy = _together(relative, y, dy)
         self._relative, self.y = _frozen(relative), _frozen(y)
@@ -235,9 +235,9 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
     if any(has_unit(x) for x in (t, y, dy)):
         from astropy.units import Quantity, UnitConversionError
 
-        t, y = _as_quantity(t), _as_quantity(y)
+        t, y = _as_quantity(t, "t"), _as_quantity(y, "y")
         if dy is not None:
-            dy = _as_quantity(dy)
+            dy = _as_quantity(dy, "dy")
             try:
                 dy = Quantity(dy, unit=y.unit)
             except UnitConversionError:
@@ -256,16 +256,17 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
     return arrays[0], arrays[1], None if dy is None else arrays[2]
 
 
-def _as_quantity(x: Any) -> Any:
-    """A Quantity, dimensionless without a unit; masked entries NaN."""
+def _as_quantity(x: Any, name: str) -> Any:
+    """A Quantity, dimensionless without a unit, in mag for a Magnitude; masked entries NaN."""
     from astropy.units import Quantity
 
+    unit = known_unit(x, name)
     unmasked = getattr(x, "unmasked", None)
     if unmasked is not None or isinstance(x, np.ma.MaskedArray):
         bare = x.data if unmasked is None else unmasked
         values = np.where(np.ma.getmaskarray(x) if unmasked is None else np.asarray(x.mask), np.nan, np.asarray(bare))
-        return Quantity(values, unit=getattr(x, "unit", None) or "")
-    return Quantity(x)
+        return Quantity(values, unit=unit or "")
+    return Quantity(x) if unit is None else Quantity(getattr(x, "value", x), unit=unit)
 
 
 def plain(x: Any) -> NDArray[np.float64]:

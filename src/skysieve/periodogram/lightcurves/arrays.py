@@ -282,6 +282,10 @@ def group_rows(ids: Any, name: str = "id") -> tuple[Any, np.ndarray[Any, Any], n
     starts = np.flatnonzero(np.concatenate([np.ones(min(ids.size, 1), bool), ids[1:] != ids[:-1]]))
     names, code = _numbered(ids[starts])
     refuse_rounded(names, name)
+    if names.dtype.kind == "S":  # text of FITS tables
+        names = np.char.decode(names, "utf-8")
+    elif names.dtype.kind == "T":  # text of variable width, which files cannot hold
+        names = np.array(names.tolist(), dtype=str)
     if names.size == starts.size:
         return names, np.append(starts, ids.size).astype(np.int64), None
     codes = np.repeat(code, np.diff(np.append(starts, ids.size)))

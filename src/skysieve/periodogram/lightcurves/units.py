@@ -159,6 +159,20 @@ def unit_of(x: Any) -> Any:
     return unit if isinstance(unit, UnitBase) else None
 
 
+def known_unit(x: Any, name: str) -> Any:
+    """As `unit_of`; ValueError for a unit that was read from a file, but has no meaning for astropy."""
+    unit = unit_of(x)
+    if unit is not None:
+        from astropy.units import UnrecognizedUnit
+
+        if isinstance(unit, UnrecognizedUnit):
+            raise ValueError(
+                f"{name} has the unit {unit.to_string()!r}, which astropy does not know; expected a unit such as "
+                "'d' or 'mag', or None (the attribute unit of a column of a table can be changed)"
+            )
+    return unit
+
+
 MJD_EPOCH = np.datetime64("1858-11-17", "us")
 
 
@@ -206,9 +220,9 @@ def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
     Raises
     ------
     ValueError
-        If the units cannot be converted, or only one of the two sides has any.
+        If the units cannot be converted, only one of the two sides has any, or astropy does not know the unit.
     """
-    own = unit_of(x)
+    own = known_unit(x, name)
     if own is None:
         if unit is not None and not unit.is_equivalent(""):
             raise ValueError(f"{name} has no unit; one that converts to {unit} is expected")
@@ -225,6 +239,11 @@ def strip(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
     return bare * factor, unit
 
 
+def first_time(x: Any) -> Any:
+    """The first entry of a Time that is not masked; the first one if all are."""
+    return x.reshape(-1)[int(np.argmin(np.asarray(x.mask).reshape(-1)))]
+
+
 def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
     """As `strip`; a Time becomes days since its first entry, a TimeDelta days (float64, from both its parts).
 
@@ -237,8 +256,7 @@ def strip_times(x: Any, name: str, unit: Any = None) -> tuple[Any, Any]:
 
     mask = np.asarray(getattr(x, "mask", False))
     if not isinstance(x, TimeDelta) and x.size:
-        start = int(np.argmin(mask.reshape(-1))) if mask.ndim else 0
-        x = x - x.reshape(-1)[start]
+        x = x - first_time(x)
     days = x.to_value("jd")
     days = np.where(mask, np.nan, np.asarray(getattr(days, "unmasked", days)))
     return strip(days << units.day, name, unit)
