@@ -145,6 +145,31 @@ def test_missing_cells_become_nan(tmp_path: Path) -> None:
     assert np.isnan(got.dy).tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("form", ["ascii", "ascii.commented_header"])
+def test_quoted_cells_between_spaces(tmp_path: Path, form: str) -> None:
+    table = pytest.importorskip("astropy.table")
+    mag = table.MaskedColumn([15.1, 15.2, 15.3], mask=[False, True, False])
+    made = table.Table({"star": ["RR Lyr"] * 3, "mag": mag, "mjd": [1.5, 2.5, 3.5], "note": ['5"', 'say "a"', ""]})
+    made.write(tmp_path / "star.txt", format=form)
+    got = read_light_curves(tmp_path / "star.txt")
+    assert got.ids.tolist() == ["RR Lyr"]
+    assert got.t.tolist() == [1.5, 2.5, 3.5]
+    np.testing.assert_array_equal(got.y, [15.1, np.nan, 15.3])
+
+
+def test_masked_columns_that_astropy_wrote_to_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = pytest.importorskip("astropy.table")
+    mask = [False, True, False]
+    columns = {"mag": [15.1, 14.0, 15.3], "band": ["g", "i", "r"]}
+    made = table.Table({name: table.MaskedColumn(values, mask=mask) for name, values in columns.items()})
+    made["mjd"] = [1.5, 2.5, 3.5]
+    made.write(tmp_path / "star.parquet")
+    got = read_light_curves(tmp_path / "star.parquet")
+    np.testing.assert_array_equal(got.y, [15.1, np.nan, 15.3])
+    assert got.taken == "time = mjd, mag = mag, band = band"
+
+
 def test_delimiter_at_the_end_of_lines(tmp_path: Path) -> None:
     check(text(tmp_path / "a.csv", "time,mag,err\n" + "".join(f"{t},{y},{e},\n" for t, y, e in ROWS)))
 

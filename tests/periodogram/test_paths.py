@@ -66,6 +66,16 @@ def test_a_file_with_ids_is_a_batch(survey):
     assert not np.array_equal(other.power[0], found.power[0])
 
 
+def test_a_file_whose_objects_are_mixed_is_a_batch(tmp_path):
+    order = RNG.permutation(90)
+    columns = {"name": ID, "mjd": T, "mag": Y, "magerr": DY}
+    write_table({name: values[order] for name, values in columns.items()}, tmp_path / "mixed.csv")
+    found = skysieve.lombscargle(tmp_path / "mixed.csv", **GRID)
+    assert sorted(found.ids) == ["a", "b", "c"]
+    assert found.of("a").n_used == 40
+    assert found.of("b").period == pytest.approx(skysieve.lombscargle(T[40:88], Y[40:88], DY[40:88], **GRID).period)
+
+
 def test_plans_and_aliases_take_paths(survey):
     with LombScarglePlan(**GRID, n_peaks=2) as plan:
         found = plan.execute(survey)

@@ -40,7 +40,7 @@ from .arrays import group_rows
 from .column_notes import repeated_times, sampled
 from .flags import judge, mission
 from .json_file import read_json
-from .parquet import has_times_of_astropy, read_parquet, units_of
+from .parquet import needs_astropy, read_parquet, units_of
 from .table_columns import (
     holds_dates,
     is_number,
@@ -206,7 +206,7 @@ def read_light_curves(
         kind = _kind(path, magic)
         if kind == "Parquet" and packed:
             raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
-        if kind == "Parquet" and not has_times_of_astropy(path):
+        if kind == "Parquet" and not needs_astropy(path):
             names, columns, data, notes, time_unit, resolution = read_parquet(path, wanted)
             units: Sequence[Any] = units_of(path, names)
         elif kind in ("text", "JSON"):
@@ -688,7 +688,7 @@ def _group(
         except ValueError as e:
             raise BadFile(str(e)) from None
         if order is not None:
-            data = {role: a[order] for role, a in data.items() if role != "id"}
+            data = {role: a[order] for role, a in data.items()}
     else:
         name = path.name[: -len("".join(path.suffixes[-2:]))] if path.suffix == ".gz" else path.stem
         ids, offsets = np.array([name]), np.array([0, len(data["time"])], np.int64)

@@ -71,8 +71,9 @@ def read_parquet(path: Path, wanted: Wanted) -> Read:
     return names, columns, data, notes, _dates(times), resolution(times, data["time"])
 
 
-def has_times_of_astropy(path: Path) -> bool:
-    """Whether astropy wrote times into a file, of which each is a sum of two columns: ``time.jd1`` and ``time.jd2``."""
+def needs_astropy(path: Path) -> bool:
+    """Whether astropy wrote columns that it divides in two: times (``time.jd1`` and ``time.jd2``) or masked columns
+    (``mag`` and ``mag.mask``)."""
     if find_spec("pyarrow") is None:
         return False
     import pyarrow as pa
@@ -82,7 +83,8 @@ def has_times_of_astropy(path: Path) -> bool:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowException):
         return False
-    return b"astropy.time" in (schema.metadata or {}).get(b"table_meta_yaml", b"")
+    header = (schema.metadata or {}).get(b"table_meta_yaml", b"")
+    return b"astropy.time" in header or b"mask: !astropy.table.SerializedColumn" in header
 
 
 def units_of(path: Path, names: Sequence[str]) -> list[str]:

@@ -27,9 +27,9 @@ from .parquet import (
     Uneven,
     chosen_columns,
     flattened,
-    has_times_of_astropy,
     is_list,
     is_text,
+    needs_astropy,
     notes_on_rows,
     units_of,
     unpacked,
@@ -516,7 +516,7 @@ def _opened(
     repeated = any(metadata.schema.column(i).max_repetition_level for i in range(len(metadata.schema)))
     if not metadata.num_rows or (metadata.num_rows < fewest and not repeated):
         raise _Whole
-    if has_times_of_astropy(path):
+    if needs_astropy(path):
         raise _Whole
     names, columns, lists, notes = chosen_columns(opened, wanted)
     roles = {role: names[i] for role, i in columns.parts().items()}

@@ -43,6 +43,8 @@ RULE = re.compile(r"[-=+|,;\s]*")
 """A line of dashes under the names of columns."""
 RDB_TYPE = re.compile(r"\d*[NSMnsm][<>]?")
 """A cell of the second line of an RDB table, which gives the width and type of a column."""
+CELL = re.compile(r'"((?:[^"]|"")*)"(?=\s|$)|(\S+)')
+"""A cell between spaces: in double quotes, or without any."""
 BLOCKS, BLOCK_ROWS = 8, 700
 """A sample consists of 8 to 16 runs of this many rows."""
 LONGEST = 80
@@ -153,6 +155,8 @@ def _delimiter(line: str, header: tuple[str, ...] | None = None, of_header: str 
 
 def split(line: str, delimiter: str | None) -> list[str]:
     """Cells of one line, without surrounding spaces."""
+    if delimiter is None and '"' in line:
+        return [(quoted.replace('""', '"') or bare).strip() for quoted, bare in CELL.findall(line)]
     if delimiter is None:
         return line.split()
     if '"' in line:
@@ -333,7 +337,9 @@ def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool
     stride, even = 1, True
     with open_text(path, layout.encoding) as f:
         for k, line in enumerate(_data(f, layout)):
-            even = even and (len(line.split()) == n if delimiter is None else large or line.count(delimiter) == n - 1)
+            even = even and (
+                len(split(line, None)) == n if delimiter is None else large or line.count(delimiter) == n - 1
+            )
             block, row = divmod(k, BLOCK_ROWS)
             if block % stride:
                 continue
