@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from astropy.table import MaskedColumn
 
 import skysieve
 from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.phase_function import basis, fit_hg1g2, fit_linear
 from skysieve.periodogram.analysis.solar_system import LIGHT_TIME, reduced
-from skysieve.periodogram.lightcurves.arrays import pieces
+from skysieve.periodogram.lightcurves.arrays import group_rows, pieces
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, MissingColumn, Wanted, read_light_curves
+from skysieve.periodogram.lightcurves.sources import light_curves, with_bands
 
 N = 30
 RNG = np.random.default_rng(0)
@@ -339,3 +341,43 @@ def test_gzipped_parquet_is_refused_and_empty_lists_are_reported(tmp_path: Path)
     packed.write_bytes(gzip.compress(path.read_bytes()))
     with pytest.raises(BadFile, match="gzipped Parquet"):
         read_light_curves(packed)
+
+
+FORMS_OF_BANDS = {
+    "masked": lambda b, gone: MaskedColumn(b, mask=gone),
+    "masked bytes": lambda b, gone: MaskedColumn(b.astype("S"), mask=gone),
+    "variable width": lambda b, gone: np.where(gone, "", b).astype(np.dtypes.StringDType()),
+    "arrow": lambda b, gone: pytest.importorskip("pyarrow").array(b, mask=gone),
+    "dictionary": lambda b, gone: pytest.importorskip("pyarrow").array(b, mask=gone).dictionary_encode(),
+    "chunks": lambda b, gone: pytest.importorskip("pyarrow").chunked_array(
+        [pytest.importorskip("pyarrow").array(b, mask=gone).dictionary_encode()]
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_BANDS)
+def test_missing_bands_of_every_form(form: str) -> None:
+    t, b = np.arange(6.0), np.array(["g", "r", "i", "r", "g", "r"])
+    bands = FORMS_OF_BANDS[form](b, np.arange(6) == 2)
+    names, curves = with_bands(light_curves(t, t), bands)
+    assert names == ("g", "r")
+    assert np.isnan(curves.source.read(0, 1)[1]).tolist() == [False, False, True, False, False, False]
+    assert curves.source.bands(0, 1)[[0, 1, 3, 4, 5]].tolist() == [0, 1, 1, 0, 1]
+
+
+def test_bands_of_a_row_of_lists() -> None:
+    pd = pytest.importorskip("pandas")
+    t = np.arange(3.0)
+    frame = pd.DataFrame({"t": [t, t], "y": [t, t], "band": [["g", None, "r"], ["r", "r", "g"]]})
+    names, curves = with_bands(light_curves("t", "y", data=frame), frame["band"])
+    assert names == ("g", "r")
+    assert np.isnan(curves.source.read(0, 2)[1]).tolist() == [False, True, False, False, False, False]
+    assert curves.source.bands(0, 2)[[0, 2, 3, 4, 5]].tolist() == [0, 1, 1, 1, 0]
+
+
+def test_ids_of_a_dictionary_in_chunks() -> None:
+    pa = pytest.importorskip("pyarrow")
+    names, offsets, order = group_rows(pa.chunked_array([pa.array(["a", "a", "b"]).dictionary_encode()]))
+    assert (names.tolist(), offsets.tolist(), order) == (["a", "b"], [0, 2, 3], None)
+    with pytest.raises(TypeError, match="id of row 1 is None"):
+        group_rows(pa.chunked_array([pa.array(["a", None, "b"]).dictionary_encode()]))

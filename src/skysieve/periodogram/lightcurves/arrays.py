@@ -173,6 +173,15 @@ def _unlisted(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
     return flat, offsets
 
 
+def arrow_labels(x: Any) -> Any:
+    """Ids or bands of a column of Arrow as an array, in which missing ones are None or NaN; anything else unchanged.
+
+    NumPy has wrong words in the place of missing ones if a chunked column is encoded by a dictionary.
+    """
+    arrow = _arrow_column(x)
+    return x if arrow is None else from_arrow(arrow)
+
+
 _ARROW_LISTS = ("list<", "large_list<", "fixed_size_list<")
 
 
@@ -269,6 +278,7 @@ def group_rows(ids: Any, name: str = "id") -> tuple[Any, np.ndarray[Any, Any], n
     mask = getattr(ids, "mask", None)  # a method of a pandas column, an array of a masked one
     if mask is not None and not callable(mask) and np.any(mask):
         raise ValueError(f"id of row {int(np.argmax(mask))} is masked; every row needs one")
+    ids = arrow_labels(ids)
     ids = np.asarray(getattr(ids, "unmasked", ids))
     if ids.ndim != 1:
         raise ValueError(f"id has shape {ids.shape}; one id per row is expected")

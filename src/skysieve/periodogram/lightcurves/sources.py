@@ -19,7 +19,18 @@ import numpy as np
 
 from skysieve.core.arrays import array_module, is_device_array, to_host
 
-from .arrays import arrow_lists, arrow_words, group_rows, is_ragged, is_table, numeric, pick, pieces, time_resolution
+from .arrays import (
+    arrow_labels,
+    arrow_lists,
+    arrow_words,
+    group_rows,
+    is_ragged,
+    is_table,
+    numeric,
+    pick,
+    pieces,
+    time_resolution,
+)
 from .column_names import MISSING_BANDS
 from .units import Units, strip, strip_times
 
@@ -542,9 +553,14 @@ SMALL_NUMBERS = 4096
 
 def _host_bands(bands: Any) -> NDArray[Any]:
     """Bands as an array on the host, with None for those that are masked."""
+    bands = arrow_labels(bands)
     mask = getattr(bands, "mask", None)  # a method of a pandas column, an array of a masked one
-    bare = bands.data if isinstance(bands, np.ma.MaskedArray) else getattr(bands, "unmasked", bands)
+    bare = np.asarray(bands.data) if isinstance(bands, np.ma.MaskedArray) else getattr(bands, "unmasked", bands)
     found: NDArray[Any] = np.asarray(to_host(bare))
+    if found.dtype.kind == "S":  # text of FITS tables
+        found = np.char.decode(found, "utf-8")
+    elif found.dtype.kind == "T":  # text of variable width
+        found = found.astype(object)
     if mask is None or callable(mask) or not np.any(mask):
         return found
     found = found.astype(object)
@@ -607,6 +623,8 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     source = curves.source
     rows = int(source.offsets[-1])
     listed = arrow_words(bands)
+    if listed is None:
+        bands = pieces(bands)
     if listed is not None:
         flat, bounds = listed
         if not np.array_equal(bounds, source.offsets):
@@ -621,8 +639,6 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
         flat = np.concatenate([one for one in each if one.size] or [np.empty(0, int)])
     else:
         flat = _host_bands(bands)
-    if flat.dtype.kind == "S":
-        flat = np.char.decode(flat)
     flat, missing = _missing_bands(flat)
     if flat.dtype.kind == "O":
         for i, one in enumerate(flat.ravel()):
