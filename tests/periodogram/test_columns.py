@@ -570,6 +570,8 @@ def test_columns_are_brought_to_one_unit(kind: str, tmp_path: Path) -> None:
         ("BJD (TDB),mag (V),err (1 sigma)", 1, 1),
         ("time (hours),mag,err (mmag)", 24, 1000),
         ("time,mag,err\n,h,mag,mmag", 24, 1000),
+        ("TIME (ks),RATE (ct/s),ERROR", 86.4, 1),
+        ("time,mag,err\n,ms,mag,mmag", 86_400_000, 1000),
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

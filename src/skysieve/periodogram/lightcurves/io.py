@@ -55,7 +55,7 @@ from .table_columns import (
     tidy_labels,
     unit_of_times,
 )
-from .units import UNITS_OF_TIME, in_one_unit, unit_in_name
+from .units import UNITS_OF_TIME, days_of, in_one_unit, unit_in_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -222,11 +222,11 @@ def read_light_curves(
     parts = columns.parts()
     given = {role: units[at] for role, at in parts.items() if at < len(units)}
     notes += in_one_unit(data, given, {role: names[at] for role, at in parts.items()})
-    of_times = str(given.get("time") or unit_in_name(names[columns.time])).strip().casefold()
-    if not time_unit and of_times in UNITS_OF_TIME:
-        time_unit = UNITS_OF_TIME[of_times]
-        data["time"] = data["time"] * UNITS_OF_TIME[of_times].days
-        resolution *= UNITS_OF_TIME[of_times].days
+    of_times = str(given.get("time") or unit_in_name(names[columns.time])).strip()
+    if not time_unit and (days := days_of(of_times)) is not None:
+        time_unit = UNITS_OF_TIME.get(of_times.casefold(), of_times)
+        data["time"] = data["time"] * days
+        resolution *= days
     if not time_unit:
         refuse_stamps(names[columns.time], data["time"])
     if wanted.quality_mask is not None and not columns.flags:

@@ -50,6 +50,22 @@ UNITS_OF_TIME = {
 """Units of time by the names that a header, or a line of units under it, may give."""
 
 
+def days_of(unit: str) -> float | None:
+    """Length in days of a unit of time that a header gives; None for anything else.
+
+    >>> days_of("Hours"), days_of("ks"), days_of("BJD")
+    (0.041666666666666664, 0.011574074074074073, None)
+    """
+    if unit.casefold() in UNITS_OF_TIME:
+        return UNITS_OF_TIME[unit.casefold()].days
+    if not unit:
+        return None
+    from astropy import units as u
+
+    parsed = u.Unit(unit, parse_strict="silent")
+    return float(parsed.to(u.day)) if parsed.is_equivalent(u.day) else None
+
+
 def unit_in_name(name: str) -> str:
     """The unit in brackets at the end of a column's name; "" without brackets.
 
