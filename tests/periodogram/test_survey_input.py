@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -381,3 +382,13 @@ def test_ids_of_a_dictionary_in_chunks() -> None:
     assert (names.tolist(), offsets.tolist(), order) == (["a", "b"], [0, 2, 3], None)
     with pytest.raises(TypeError, match="id of row 1 is None"):
         group_rows(pa.chunked_array([pa.array(["a", None, "b"]).dictionary_encode()]))
+
+
+def test_pandas_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    t, words = np.arange(4.0), np.array(["g", "g", "r", "r"], object)
+    text = pd.Series(words, dtype=pd.StringDtype("python"))
+    curves = light_curves(pd.Series(t, dtype="Float64"), pd.Series(t), id=text)
+    assert curves.ids.tolist() == ["g", "r"]
+    assert with_bands(curves, text)[0] == ("g", "r")

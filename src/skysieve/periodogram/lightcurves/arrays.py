@@ -5,6 +5,7 @@ Copies are made only of masked arrays, nullable pandas columns, columns of Pytho
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from importlib.util import find_spec
@@ -87,6 +88,8 @@ def pick(table: Any, column: Any, argument: str) -> Any:
 
 def _arrow_column(x: Any) -> Any:
     """A column of pyarrow, or one of pandas or nested-pandas that holds Arrow's memory, as Arrow has it; else None."""
+    if sys.modules.get("pyarrow") is None:  # not loaded, perhaps not installed: no column holds Arrow's memory
+        return None
     module = type(x).__module__.partition(".")[0]
     if module in ("pandas", "nested_pandas") and hasattr(getattr(x, "array", None), "__arrow_array__"):
         x = x.array.__arrow_array__()
