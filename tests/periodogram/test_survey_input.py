@@ -16,7 +16,7 @@ import skysieve
 from skysieve.core.table_files import write_table
 from skysieve.periodogram.analysis.phase_function import basis, fit_hg1g2, fit_linear
 from skysieve.periodogram.analysis.solar_system import LIGHT_TIME, reduced
-from skysieve.periodogram.lightcurves.arrays import group_rows, pieces
+from skysieve.periodogram.lightcurves.arrays import group_rows, numeric, pieces
 from skysieve.periodogram.lightcurves.io import BadFile, LightCurves, MissingColumn, Wanted, read_light_curves
 from skysieve.periodogram.lightcurves.sources import light_curves, with_bands
 
@@ -376,10 +376,12 @@ def test_bands_of_a_row_of_lists() -> None:
     assert curves.source.bands(0, 2)[[0, 2, 3, 4, 5]].tolist() == [0, 1, 1, 1, 0]
 
 
-def test_ids_of_a_dictionary_in_chunks() -> None:
+def test_columns_with_a_dictionary_in_chunks() -> None:
     pa = pytest.importorskip("pyarrow")
     names, offsets, order = group_rows(pa.chunked_array([pa.array(["a", "a", "b"]).dictionary_encode()]))
     assert (names.tolist(), offsets.tolist(), order) == (["a", "b"], [0, 2, 3], None)
+    mag = pa.chunked_array([pa.array([15.5, None, 15.7]).dictionary_encode()])
+    np.testing.assert_array_equal(numeric(mag, "y"), [15.5, np.nan, 15.7])
     with pytest.raises(TypeError, match="id of row 1 is None"):
         group_rows(pa.chunked_array([pa.array(["a", None, "b"]).dictionary_encode()]))
 

@@ -177,10 +177,7 @@ def _unlisted(x: Any) -> tuple[Any, np.ndarray[Any, Any]] | None:
 
 
 def arrow_labels(x: Any) -> Any:
-    """Ids or bands of a column of Arrow as an array, in which missing ones are None or NaN; anything else unchanged.
-
-    NumPy has wrong words in the place of missing ones if a chunked column is encoded by a dictionary.
-    """
+    """Ids or bands of a column of Arrow as an array, in which missing ones are None or NaN; anything else unchanged."""
     arrow = _arrow_column(x)
     return x if arrow is None else from_arrow(arrow)
 
@@ -226,12 +223,15 @@ def numeric(x: Any, name: str) -> Any:
 
 
 def _nullable(x: Any) -> Any:
-    """A pandas column of a nullable type, or an Arrow or polars column: missing entries become NaN."""
+    """A pandas column of a nullable type, or an Arrow or polars column: missing entries become NaN.
+
+    `from_arrow` is used because pyarrow's own array of a chunked column with a dictionary has wrong values in the place
+    of missing ones.
+    """
     try:
         return x.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):
-        of_arrow = type(x).__module__ == "pyarrow.lib" and type(x).__name__ != "ChunkedArray"
-        return x.to_numpy(zero_copy_only=False) if of_arrow else x.to_numpy()
+        return from_arrow(x) if type(x).__module__ == "pyarrow.lib" else x.to_numpy()
 
 
 def _checked(array: Any, name: str) -> Any:
