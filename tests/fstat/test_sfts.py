@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from skysieve.core.tasks import TaskPool
 from skysieve.fstat import Demodulator, simulate_sfts
+from skysieve.fstat.command.sfts import extent
 from skysieve.fstat.sfts import cpu_median
 from skysieve.fstat.sfts.cpu_crc64 import crc64
 from skysieve.fstat.sfts.cpu_median import running_medians
@@ -111,10 +113,37 @@ def test_a_band_is_cut_out(tmp_path):
     assert same(part, whole.part(99.905, 99.92))
     assert part.frequencies[0] <= 99.905 < part.frequencies[1]
     assert part.frequencies[-2] < 99.92 <= part.frequencies[-1]
-    with pytest.raises(ValueError, match=r"SFT 0: SFTs hold 99\.9 to .* too narrow by 0\.4 Hz below"):
+    with pytest.raises(ValueError, match=r"at GPS 1000000000: SFTs hold 99\.9 to .* too narrow by 0\.4 Hz below"):
         read_sfts(tmp_path, band=(99.5, 99.92))
     with pytest.raises(ValueError, match=r"Hz below and .* Hz above"):
         read_sfts(tmp_path, band=(99.5, 102))
+
+
+@pytest.mark.parametrize("overlap", [0, 3])
+def test_narrow_bands_of_one_time_are_joined(tmp_path, overlap):
+    """Files of neighbouring bands, as LALPulsar's splitSFTs writes them, are the SFTs that were split."""
+    one = made(n=4)
+    edges = [0, 5, 11, 12, one.data.shape[1]]
+    for k, (a, b) in enumerate(pairwise(edges)):
+        a = max(a - overlap, 0)
+        write_sfts(tmp_path / f"{9 - k}.sft", SFTs("H1", one.t, 1800, one.first_bin + a, one.data[:, a:b], one.taper))
+    assert same(read_sfts(tmp_path)[0], one)
+    for first, last in ((0, 4), (4, 5), (6, 9), (3, 19), (10, 12), (13, 19)):
+        band = ((one.first_bin + first) / 1800, (one.first_bin + last) / 1800)
+        faults = []
+        assert same(read_sfts(tmp_path, band, faults=faults)[0], one.part(*band))
+        assert faults == []
+    found = extent([str(tmp_path)])
+    assert (found.low, found.high) == pytest.approx((one.frequencies[0], one.frequencies[-1]))
+    (tmp_path / "8.sft").unlink()  # bins 5 to 7 of all times are missing
+    with pytest.raises(ValueError, match="the band differs"):
+        read_sfts(tmp_path)
+    with pytest.raises(ValueError, match=r"at GPS 1000000000: SFTs hold .* too narrow by"):
+        read_sfts(tmp_path, (one.first_bin / 1800, (one.first_bin + 11) / 1800))
+    other = SFTs("H1", one.t, 1800, one.first_bin + 4, 2 * one.data[:, 4:11], one.taper)
+    write_sfts(tmp_path / "8.sft", other)  # differs where it overlaps
+    with pytest.raises(ValueError, match="the band differs"):
+        read_sfts(tmp_path)
 
 
 def damaged(raw, kind):

@@ -239,21 +239,25 @@ def extent(patterns: list[str]) -> Extent:
 
     faults: list[str] = []
     names = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
-    found, detectors = [], set()
+    found, detectors = [], []
     for path in files_of(patterns):
         for header, _ in blocks(path, False, data=False, faults=faults):
             found.append([float(header[name]) for name in names])
-            detectors.add(header["detector"].decode("ascii", "replace"))
+            detectors.append(header["detector"].decode("ascii", "replace"))
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
+    known, which = np.unique(detectors, return_inverse=True)
     lengths, counts = np.unique(tsft, return_counts=True)
     usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out SFTs of other lengths
-    t, tsft, first, bins = (x[usual] for x in (t, tsft, first, bins))
-    return Extent(
-        float((t + tsft).max() - t.min()), float(tsft[0]), float((first / tsft).max()),
-        float(((first + bins - 1) / tsft).min()), sorted(detectors),
-    )  # fmt: skip
+    t, tsft, first, bins, which = (x[usual] for x in (t, tsft, first, bins, which))
+    # narrow-band SFTs of one detector and time are joined
+    _, one = np.unique(np.stack([which, t]), axis=1, return_inverse=True)
+    low, high = np.full(one.max() + 1, np.inf), np.zeros(one.max() + 1)
+    np.minimum.at(low, one, first / tsft)
+    np.maximum.at(high, one, (first + bins - 1) / tsft)
+    span = float((t + tsft).max() - t.min())
+    return Extent(span, float(tsft[0]), float(low.max()), float(high.min()), known.tolist())
 
 
 def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, float]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from skysieve.core.files import expand, written
 
-from .sfts import SFTs, Taper, bins_of, refuse_narrow
+from .sfts import SFTs, Taper, bins_of, missing_bins
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,8 @@ def read_sfts(
     ----------
     pattern : path, str with wildcards, folder, or iterable of paths
         The files, with one or several SFTs each, in any order; for a folder, all its files ``*.sft``.  Several may be
-        joined by ``;`` as in LALPulsar and PyFstat.
+        joined by ``;`` as in LALPulsar and PyFstat.  Narrow-band SFTs of one detector and time are joined if their bins
+        adjoin; bins that two of them hold must be equal.
     band : (low, high), optional
         Frequencies in Hz; only these bins are kept.  By default all bins, which must be the same in all SFTs of a
         detector.
@@ -93,6 +94,7 @@ def read_sfts(
         for header, data in blocks(path, check, wanted, band, faults=faults):
             name = header["detector"].decode("ascii", "replace")
             found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
+    found = {name: _of_bands(many, band, faults) for name, many in found.items()}
     if faults is not None:
         found = _consistent(found, band, faults)
     if not found and wanted is None:
@@ -137,7 +139,7 @@ def blocks(
     path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None,
     *, data: bool = True, faults: list[str] | None = None,
 ) -> Iterator[tuple[Any, NDArray[np.complex64]]]:  # fmt: skip
-    """Headers and values of the SFTs of a file; only the bins of `band`, if given; no values if `data` is False.
+    """Headers and values of the SFTs of a file; only their bins within `band`, if given; no values if `data` is False.
 
     With `faults`, damaged SFTs are left out and listed in `faults`.
     """
@@ -154,23 +156,19 @@ def blocks(
                 raise
             faults.append(str(error))
             return
-        n, stop = int(header["nsamples"]), start + 8 * int(header["nsamples"])
+        stop = start + 8 * int(header["nsamples"])
         if not data:
             yield header, np.empty(0, np.complex64)
         elif detectors is None or header["detector"].decode("ascii", "replace") in detectors:
-            skip, stay = 0, n
+            first, last = bins_in(header, band)
             try:
-                if band is not None:
-                    first, last = bins_of(*band, float(header["tbase"]))
-                    refuse_narrow(first, last, int(header["first_frequency_index"]), n, float(header["tbase"]), where)
-                    skip, stay = first - int(header["first_frequency_index"]), last - first + 1
-                values = np.array(raw[start:stop].view(f"{order}c8")[skip : skip + stay], np.complex64)
-                if check:
+                values = np.array(raw[start:stop].view(f"{order}c8")[first:last], np.complex64)
+                if check and len(values):
                     _check(where, bytes(raw[at : at + HEADER.itemsize]), raw[at + HEADER.itemsize : stop],
                            int(header["crc64"]))  # fmt: skip
                 if not np.isfinite(values.view(np.float32)).all():
                     raise ValueError(f"{where}: the data hold NaN or infinite values")
-                if faults is not None and not values.any():
+                if faults is not None and len(values) and not values.any():
                     raise ValueError(f"{where}: the data are zero")
             except ValueError as error:
                 if faults is None:
@@ -179,6 +177,15 @@ def blocks(
             else:
                 yield header, values
         at, number = stop, number + 1
+
+
+def bins_in(header: Any, band: tuple[float, float] | None) -> tuple[int, int]:
+    """First and last + 1 of the bins of an SFT that lie in a band; equal if there are none."""
+    n = int(header["nsamples"])
+    if band is None:
+        return 0, n
+    first, last = (edge - int(header["first_frequency_index"]) for edge in bins_of(*band, float(header["tbase"])))
+    return min(max(first, 0), n), min(max(last + 1, 0), n)
 
 
 def _header(raw: NDArray[np.uint8], at: int, where: str) -> tuple[Any, Literal["<", ">"], int]:
@@ -215,6 +222,55 @@ def _check(where: str, head: bytes, rest: NDArray[np.uint8], expected: int) -> N
 
 Found = tuple[int, str, Any, Any]
 """GPS second of an SFT, its file, its header and its values."""
+
+
+def _of_bands(found: list[Found], band: tuple[float, float] | None, faults: list[str] | None) -> list[Found]:
+    """SFTs of a detector that cover a band; narrow-band SFTs of one time are joined.
+
+    An SFT that is too narrow is an error, or is listed in `faults`.
+    """
+    times: dict[tuple[int, float, Taper], list[Found]] = {}
+    for one in found:
+        times.setdefault((one[0], float(one[2]["tbase"]), taper_of(one[2])), []).append(one)
+    made: list[Found] = []
+    for (t, tsft, _), several in times.items():
+        pieces = _adjoined([one for one in several if len(one[3])] or several[:1], band)
+        if band is None:
+            made += pieces
+            continue
+        narrow = [missing_bins(*bins_of(*band, tsft), *_range(one[2]), tsft) for one in pieces]
+        if all(narrow):
+            text = f"{pieces[0][1]}: the SFT at GPS {t}: {narrow[0]}"
+            if faults is None:
+                raise ValueError(text)
+            faults.append(text)
+        made += [one for one, text in zip(pieces, narrow, strict=True) if not text]
+    return made
+
+
+def _range(header: Any) -> tuple[int, int]:
+    """First bin of an SFT and number of bins."""
+    return int(header["first_frequency_index"]), int(header["nsamples"])
+
+
+def _adjoined(pieces: list[Found], band: tuple[float, float] | None) -> list[Found]:
+    """SFTs of one time, of which those are joined whose bins adjoin; bins that two of them hold must be equal."""
+    made: list[Found] = []
+    for one in sorted(pieces, key=lambda one: _range(one[2])):
+        joined = _both(made[-1], one, band) if made else None
+        made[-1:] = [*made[-1:], one] if joined is None else [joined]
+    return made
+
+
+def _both(low: Found, high: Found, band: tuple[float, float] | None) -> Found | None:
+    """Two SFTs of one time as one; None if they leave a gap, differ in a bin, or if `high` has no further bin."""
+    (first, n), (start, m) = _range(low[2]), _range(high[2])
+    shared = first + bins_in(low[2], band)[1] - start - bins_in(high[2], band)[0]
+    if not 0 <= shared < len(high[3]) or not np.array_equal(low[3][len(low[3]) - shared :], high[3][:shared]):
+        return None
+    header = low[2].copy()
+    header["nsamples"] = max(n, start + m - first)
+    return low[0], low[1], header, np.concatenate([low[3], high[3][shared:]])
 
 
 def _consistent(
