@@ -206,6 +206,25 @@ def test_lists_are_read_from_text():
             TemplateBank.read(lines, "list")
 
 
+@pytest.mark.parametrize(
+    ("names", "row"),
+    [
+        ("# F0 F1 F2 Alpha Delta twoF", "100 -1e-9 1e-17 0.5 1 20"),  # PyFstat
+        ("%% freq alpha delta f1dot f2dot f3dot 2F", "100 0.5 1 -1e-9 1e-17 0 20"),  # lalpulsar_ComputeFstatistic_v2
+        (
+            "%% Freq[Hz]  Alpha[rad]  Delta[rad]  fkdot[1]  fkdot[2]  fkdot[3]  t0_ML[s]  tau_ML[s]  maxTwoF",
+            "  100  0.5  1  -1e-9  1e-17  0  1000000000  7200  20",
+        ),
+        ("F2,F0,F1", "1e-17,100,-1e-9"),
+        ("f0[Hz],f1dot[Hz/s],f2dot[Hz/s^2]", "100,-1e-9,1e-17"),
+        ("# a frequency, and its derivatives", "100 -1e-9 1e-17"),
+    ],
+)
+def test_tables_of_pyfstat_and_lalpulsar_are_lists(names, row):
+    bank = TemplateBank.read(["# header", names, row, "# in between", row, "%DONE"])
+    assert np.array_equal([bank.f0, bank.f1dot, bank.f2dot], [[100] * 2, [-1e-9] * 2, [1e-17] * 2])
+
+
 def test_demodulators_take_turns_and_change_nothing(made, bank, monkeypatch):
     """Two devices: the batches come in order, from the one and the other, with the numbers of one device alone."""
     import skysieve.fstat.demod.demodulator as module

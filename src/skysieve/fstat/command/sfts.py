@@ -103,8 +103,9 @@ Mismatch = Annotated[
 TemplateList = Annotated[
     Path | None,
     option(
-        "--templates", help="List of templates instead of a grid: lines of f0, f1dot and f2dot, or a CSV file with "
-                            "these column names; '-' is standard input.", panel=TEMPLATES, metavar="FILE",
+        "--templates", help="List of templates instead of a grid: lines of f0, f1dot and f2dot, a CSV file with these "
+                            "column names, or a table of PyFstat or LALPulsar; '-' is standard input.",
+        panel=TEMPLATES, metavar="FILE",
     ),
 ]  # fmt: skip
 Inject = Annotated[

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["TemplateBank", "spacing"]
 
 NAMES = ("f0", "f1dot", "f2dot")
+ALIASES = {
+    "freq": "f0", "frequency": "f0", "f1": "f1dot", "f2": "f2dot", "fkdot[1]": "f1dot", "fkdot[2]": "f2dot",
+}  # fmt: skip
+"""Names of columns in the tables of LALPulsar and PyFstat."""
 ROUNDING = 1e-3
 """Fraction of a step by which the last template may miss the end of its range."""
 
@@ -54,6 +58,13 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
     each = 2 * np.sqrt(mismatch / dimensions) / np.pi
     metric = (1 / 3, 1 / 180, 1 / 4032)
     return tuple(float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))  # type: ignore[return-value]
+
+
+def _names(words: list[str]) -> list[str]:
+    """Names of columns in lower case, without units, and those of `ALIASES` as in `NAMES`."""
+    plain = [word.lower() for word in words]
+    bare = [word if word in ALIASES else word.split("[")[0] for word in plain]
+    return [ALIASES.get(word, word) for word in bare]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +137,8 @@ class TemplateBank:
         lines : iterable of str
             Lines of text, such as an open file.  Each line holds f0, f1dot and f2dot (or only the first one or two),
             separated by spaces or commas; lines that begin with ``#`` or ``%`` are comments.  The first line may hold
-            the names of the columns, in any order; columns with other names are ignored.
+            the names of the columns, in any order; columns with other names are ignored.  The names may also be in the
+            comment before the first template, as in the tables of LALPulsar and PyFstat.
         name : str
             Name of the file in error messages.
 
@@ -142,18 +154,21 @@ class TemplateBank:
         (2, [-1e-09, -2e-09])
         """
         columns: list[int] | None = None
+        comment: list[str] = []
         found: list[list[float]] = []
         for number, line in enumerate(lines, start=1):
             words = line.replace(",", " ").split()
             if not words or words[0][0] in "#%":
+                comment = _names(line.replace(",", " ").strip(" #%").split())
                 continue
             if columns is None and words[0][0].isalpha() and words[0].lower() not in ("nan", "inf"):
-                known = {"freq": "f0", "frequency": "f0"}
-                names = [known.get(word.lower(), word.lower()) for word in words]
+                names = _names(words)
                 if "f0" not in names:
                     raise ValueError(f"{name}, line {number}: columns {', '.join(words)}: expected one named f0")
                 columns = [names.index(one) if one in names else -1 for one in NAMES]
                 continue
+            if columns is None and len(comment) == len(words) and {"f0", "f1dot"} <= set(comment):
+                columns = [comment.index(one) if one in comment else -1 for one in NAMES]
             if columns is None:
                 columns = [k if k < len(words) else -1 for k in range(len(NAMES))]
             try:
