@@ -183,6 +183,15 @@ def test_damaged_files_are_reported_and_left_out(folder, tmp_path):
     assert best(out)["f0"][0] == pytest.approx(100.05, abs=1e-5)
 
 
+def test_the_default_reference_time_is_told(folder):
+    """A CSV file does not hold it."""
+    place = PLACE[: PLACE.index("--tref")] + PLACE[PLACE.index("--tref") + 2 :]
+    done = run("search", "--sfts", folder, *place, "--freq", "100.05", "-w", "none")
+    assert "frequencies refer to GPS 1000086400, the middle of the data" in " ".join(done.stderr.split())
+    done = run("search", "--sfts", folder, *PLACE, "--freq", "100.05", "-w", "none")
+    assert "frequencies refer to" not in " ".join(done.stderr.split())
+
+
 def test_injected_signals_are_found(folder, tmp_path):
     out = tmp_path / "found.csv"
     signal = "100.15,8e-24,0.5,1.0,0,rect,1000100000,36000"

@@ -569,6 +569,8 @@ def search(
             messages.say(f"note: {text}")
         if source.host is not None:
             messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
+            if tref is None:
+                messages.say(f"note: frequencies refer to GPS {source.host.tref:.0f}, the middle of the data (--tref)")
         parts = None
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
