@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.marks import slow
 
-from skysieve.fstat import search, transient_map
-from skysieve.fstat.demod.bank import TemplateBank
+from skysieve.fstat import search, search_sfts, transient_map
+from skysieve.fstat.demod.bank import ACCELERATION, TemplateBank, long_sfts
 from skysieve.fstat.demod.barycentre import SPANS, barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
 from skysieve.fstat.demod.simulate import Signal, inject, simulate_sfts
@@ -25,6 +25,31 @@ MARGIN = 59 / 1800  # bins that LALPulsar takes beyond the band, below; one fewe
 def signal(**changes):
     values = {"f0": 100.0, "h0": 2e-24, "ra": 2.2, "dec": -0.5, "tref": START, "f1dot": -1e-9, "phi0": 1.0}
     return Signal(**(values | changes))
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_the_frequency_changes_as_fast_as_is_assumed(detector):
+    """Rates an hour apart, over a year, at three positions; LIGO India is nearest to the equator."""
+    t = START + 3600 * np.arange(0, 8760, 7)
+    sky = ((2.2, -0.5), (0.1, 0.0), (4.6, 0.41))
+    rates = [[barycentre(t + s, detector, *at, "builtin")[1] for s in (0, 3600)] for at in sky]
+    largest = max(np.abs(b - a).max() / 3600 for a, b in rates)
+    assert 0.5 * ACCELERATION < largest < ACCELERATION
+
+
+def test_sfts_that_are_too_long_are_told():
+    assert long_sfts(TemplateBank([100.0, 2265.0]), 1800) == ""
+    text = long_sfts(TemplateBank([100.0, 2275.0]), 1800)
+    assert text.startswith("SFTs of 1800 s are long for a frequency that may change by 2.96e-07 Hz/s")
+    assert text.endswith("costs up to 5% of 2F; expected at most 1797 s, for 5%")
+    assert long_sfts(TemplateBank([141.0]), 7200) == ""
+    assert long_sfts(TemplateBank([100.0], [-1e-6]), 1800) != ""
+    several = TemplateBank([2000.0, 100.0, np.nan], [0.0, -1e-7, -1e-6], listed=True)
+    assert long_sfts(several, 1800) == ""
+    noise = simulate_sfts((99.9, 100.1), START, 10 * 7200, tsft=7200, ephemeris="builtin", detectors=["H1"])
+    options = {"barycentre": "builtin", "device": "cpu", "windows": "none"}
+    with pytest.warns(UserWarning, match="SFTs of 7200 s are long"):
+        search_sfts(noise, 2.2, -0.5, TemplateBank([100.0], [1e-7]), **options)
 
 
 @pytest.mark.slow

@@ -569,8 +569,6 @@ def search(
             messages.say(f"note: {text}")
         if source.host is not None:
             messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
-            if tref is None:
-                messages.say(f"note: frequencies refer to GPS {source.host.tref:.0f}, the middle of the data (--tref)")
         parts = None
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
@@ -683,6 +681,7 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     if o["sfts"]:
         if o["tatom"] is not None:
             raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
+        from skysieve.fstat.demod.bank import long_sfts
         from skysieve.fstat.sfts.files import divided, files_of
 
         if o["files_from"] is not None:
@@ -700,7 +699,10 @@ def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
             o["inject"] or (), left_out, o["dtype"], prior,
         )  # fmt: skip
         size = sum(path.stat().st_size for path in files_of(patterns))
-        return Source(host.first(bank), len(bank), [], left_out, host, bank, size)
+        notes = [text] if (text := long_sfts(bank, host.tsft)) else []
+        if o["tref"] is None:
+            notes.append(f"frequencies refer to GPS {host.tref:.0f}, the middle of the data (--tref)")
+        return Source(host.first(bank), len(bank), [], left_out, host, bank, size, notes=notes)
     if o["templates"] is not None or o["inject"]:
         raise ValueError("--templates and --inject need --sfts")
     listed = None if o["files_from"] is None else Path(o["files_from"])

@@ -18,6 +18,10 @@ ALIASES = {
     "freq": "f0", "frequency": "f0", "f1": "f1dot", "f2": "f2dot", "fkdot[1]": "f1dot", "fkdot[2]": "f2dot",
 }  # fmt: skip
 """Names of columns in the tables of LALPulsar and PyFstat."""
+ACCELERATION = 1.3e-10
+"""Largest relative change of frequency in a second, from the rotation and the orbit of the Earth."""
+MOST_LOST = 0.05
+"""Part of 2F that may be lost within an SFT without a note, as in LALPulsar."""
 ROUNDING = 1e-3
 """Fraction of a step by which the last template may miss the end of its range."""
 
@@ -58,6 +62,23 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
     each = 2 * np.sqrt(mismatch / dimensions) / np.pi
     metric = (1 / 3, 1 / 180, 1 / 4032)
     return tuple(float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))  # type: ignore[return-value]
+
+
+def long_sfts(bank: TemplateBank, tsft: float) -> str:
+    """Text that says how much of the power the sums over bins may lose because the SFTs are long; empty if little.
+
+    The frequency of a signal changes within an SFT, but the sums take its phase as linear in time.  The variance of the
+    other phase, ``pi f' x^2``, over an SFT is ``pi^2 f'^2 T^4 / 180``: the lost part of 2F, if it is small.
+    """
+    rate = ACCELERATION * (bank.f0 if bank.listed else bank.f0.max()) + np.abs(bank.f1dot)
+    largest = rate.max(where=np.isfinite(rate), initial=0)
+    lost = (np.pi * largest * tsft**2) ** 2 / 180
+    if lost <= MOST_LOST:
+        return ""
+    return (
+        f"SFTs of {tsft:g} s are long for a frequency that may change by {largest:.3g} Hz/s, which costs up to "
+        f"{min(lost, 1):.0%} of 2F; expected at most {tsft * (MOST_LOST / lost) ** 0.25:.0f} s, for {MOST_LOST:.0%}"
+    )
 
 
 def _names(words: list[str]) -> list[str]:

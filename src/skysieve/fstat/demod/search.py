@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from skysieve.fstat.contract import Dtype
 from skysieve.fstat.sfts.sfts import SFTs
 from skysieve.fstat.template_search.search import Devices, SearchPlan
 
-from .bank import TemplateBank
+from .bank import TemplateBank, long_sfts
 from .barycentre import EphemerisName
 from .demodulator import Demodulator, stream
 
@@ -69,6 +70,11 @@ def search_sfts(
     DeviceUnavailable
         A device that was named cannot be used.
 
+    Warns
+    -----
+    UserWarning
+        The SFTs are so long that the frequency of a template changes within them and 2F loses more than 5%.
+
     Examples
     --------
     >>> from skysieve.fstat import Grid, Signal, TemplateBank, simulate_sfts
@@ -84,6 +90,8 @@ def search_sfts(
     run = {"total": len(bank)} | {name: options.pop(name) for name in names if name in options}
     many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
     threads = options.get("threads")
+    if many and (text := long_sfts(bank, many[0].tsft)):
+        warnings.warn(text, stacklevel=2)
     with SearchPlan(dtype=dtype, device=device, **options) as plan:
         if plan.options.bsgl is not None:
             plan.options.bsgl.odds([one.detector for one in many])
