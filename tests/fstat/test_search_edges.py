@@ -113,6 +113,7 @@ def test_an_empty_table_has_all_columns(tmp_path):
 
 def test_names_that_are_not_ascii_are_in_fits_files(tmp_path):
     batch = AtomsBatch.stack([TEMPLATES[0][0]], {"file": ["ä.npz"]})
-    search([batch], GRID, device="cpu", windows="rect", facts={"data": "ä\n"}).save(tmp_path / "x.fits")
+    search([batch], GRID, device="cpu", windows={"ä": "rect"}, facts={"data": "ä\n"}).save(tmp_path / "x.fits")
     assert Table.read(tmp_path / "x.fits", hdu=1)["file"].tolist() == ["ä.npz"]
+    assert fits.getdata(tmp_path / "x.fits", r"HISTOGRAM_\xc4")["count"].sum() == 1
     assert r"data: \xe4\n" in list(fits.getheader(tmp_path / "x.fits", 1)["HISTORY"])

@@ -298,7 +298,7 @@ def _write_fits(table: FileTable, path: Path) -> None:
             }
         for name, columns in parts.items():
             hdu = fits.table_to_hdu(Table(columns))
-            hdu.name = f"{name}_{w}".upper()
+            hdu.name = ascii_text(f"{name}_{w}".upper())
             hdus.append(hdu)
     fits.HDUList(hdus).writeto(path, overwrite=True)
 
