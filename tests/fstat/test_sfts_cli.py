@@ -183,6 +183,19 @@ def test_damaged_files_are_reported_and_left_out(folder, tmp_path):
     assert best(out)["f0"][0] == pytest.approx(100.05, abs=1e-5)
 
 
+def test_detectors_that_are_not_searched_do_not_matter(folder, tmp_path):
+    """Neither their times, from which the steps follow, nor their band."""
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    for target in (alone, both):
+        shutil.copytree(folder, target, ignore=shutil.ignore_patterns("L-*"))
+    run("simulate", both, "--detectors", "L1", "--days", 6, "--freq", 100.1, "--freq-band", 0.1)
+    (tmp_path / "list.txt").write_text("100.05\n")
+    for bank in (["--freq", "100.05", "--freq-band", "2e-5"], ["--templates", tmp_path / "list.txt"]):
+        done = [run("search", "--sfts", f, *PLACE, *bank, "--detectors", "H1", "-w", "none") for f in (alone, both)]
+        assert done[0].exit_code == done[1].exit_code == 0, done[1].output
+        assert done[0].output == done[1].output
+
+
 def test_the_default_reference_time_is_told(folder):
     """A CSV file does not hold it."""
     place = PLACE[: PLACE.index("--tref")] + PLACE[PLACE.index("--tref") + 2 :]

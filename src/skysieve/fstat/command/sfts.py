@@ -169,7 +169,7 @@ def opened(
     source = _source(ephemeris)
     added = [_signal("--inject", text, tref or 0.0) for text in signals]
     names = detectors.split(",") if detectors else None
-    whole = extent(patterns)
+    whole = extent(patterns, names)
     if prior is not None:
         prior.odds(names or whole.detectors)
     if listed is not None:
@@ -232,26 +232,28 @@ class Extent:
     detectors: list[str]
 
 
-def extent(patterns: list[str]) -> Extent:
-    """The `Extent` of SFT files, from their headers."""
+def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
+    """The `Extent` of SFT files, from their headers; only of the detectors `names`, if there are SFTs of them."""
     import numpy as np
 
     from skysieve.fstat.sfts.files import blocks, files_of
 
     faults: list[str] = []
-    names = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
+    fields = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
     found, detectors = [], []
     for path in files_of(patterns):
         for header, _ in blocks(path, False, data=False, faults=faults):
-            found.append([float(header[name]) for name in names])
+            found.append([float(header[name]) for name in fields])
             detectors.append(header["detector"].decode("ascii", "replace"))
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
     known, which = np.unique(detectors, return_inverse=True)
-    lengths, counts = np.unique(tsft, return_counts=True)
-    usual = tsft == lengths[np.argmax(counts)]  # read_sfts leaves out SFTs of other lengths
-    t, tsft, first, bins, which = (x[usual] for x in (t, tsft, first, bins, which))
+    wanted = np.isin(detectors, names or detectors)
+    wanted |= not wanted.any()  # read_sfts reports that there are no SFTs of `names`
+    lengths, counts = np.unique(tsft[wanted], return_counts=True)
+    wanted &= tsft == lengths[np.argmax(counts)]  # read_sfts leaves out SFTs of other lengths
+    t, tsft, first, bins, which = (x[wanted] for x in (t, tsft, first, bins, which))
     # narrow-band SFTs of one detector and time are joined
     _, one = np.unique(np.stack([which, t]), axis=1, return_inverse=True)
     low, high = np.full(one.max() + 1, np.inf), np.zeros(one.max() + 1)
