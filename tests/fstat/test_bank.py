@@ -193,6 +193,23 @@ def test_small_steps_at_high_frequencies_lose_no_template(n):
     assert len(bank) == n
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_frequencies_are_within_their_bounds(listed):
+    rng = np.random.default_rng(3)
+    for first, last in ((-5e5, 5e5), (1e8, 1.01e8), (-3e8, -2.9e8)):
+        bank = TemplateBank(*(scale * rng.uniform(-1, 1, 4) for scale in (1, 1e-9, 1e-16)), listed=listed)
+        f0, f1, f2 = bank.part(0, len(bank)).values()
+        t = np.linspace(first, last, 101)[:, None]
+        f = f0 + f1 * t + f2 * t**2 / 2
+        low, high = bank.frequencies(first, last)
+        assert low <= f.min() <= f.max() <= high
+        assert high - low < np.ptp(f) + 4 * (1e-9 * 1e7 + 1e-16 * 3e8 * 1e7)
+    bank = TemplateBank([1.0, np.nan, 3.0], [0.0, 0.0, np.inf], listed=True)
+    assert bank.frequencies(0.0, 10.0) == (1, 1)
+    with pytest.raises(ValueError, match="no template has only finite values"):
+        TemplateBank([np.nan], listed=True).frequencies(0.0, 1.0)
+
+
 def test_lists_are_read_from_text():
     text = ["% comment", "", "f1dot, f0, Name", "-1e-9, 100, a", "2e-9,101,b"]
     bank = TemplateBank.read(text)

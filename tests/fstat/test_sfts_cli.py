@@ -183,6 +183,22 @@ def test_damaged_files_are_reported_and_left_out(folder, tmp_path):
     assert best(out)["f0"][0] == pytest.approx(100.05, abs=1e-5)
 
 
+def test_the_reference_time_may_be_years_before_the_data(folder, tmp_path):
+    """As in catalogues of pulsars: the band to read is that of the frequencies during the data."""
+    place, since, f1 = PLACE[:4] + PLACE[6:], -300_000_000, -2e-10
+    (tmp_path / "list.txt").write_text(f"{100.05 + f1 * since:.12f} {f1}\n")
+    loudest = []
+    for tref, bank in (
+        (0, ["--freq", "100.05", "--f1dot", f1]), (since, ["--freq", 100.05 + f1 * since, "--f1dot", f1]),
+        (since, ["--templates", tmp_path / "list.txt"]),
+    ):  # fmt: skip
+        out = tmp_path / f"{len(loudest)}.csv"
+        done = run("search", "--sfts", folder, *place, "--tref", 1_000_000_000 + tref, *bank, "-w", "rect", "-o", out)
+        assert done.exit_code == 0, done.output
+        loudest.append(float(best(out)["max2F"][0]))
+    assert loudest == pytest.approx([loudest[0]] * 3, rel=2e-3)  # the bands read, and so the weights, differ a little
+
+
 def test_detectors_that_are_not_searched_do_not_matter(folder, tmp_path):
     """Neither their times, from which the steps follow, nor their band."""
     alone, both = tmp_path / "alone", tmp_path / "both"

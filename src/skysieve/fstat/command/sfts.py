@@ -118,6 +118,8 @@ Inject = Annotated[
 ]  # fmt: skip
 EXTRA = 1.05e-4
 """Largest relative Doppler shift from the motion of the Earth, with a margin."""
+LIGHT_TIME = 600.0
+"""Seconds by which times at the barycentre may differ from those at the detector, with a margin."""
 BINS = 60
 """Bins beyond the templates' frequencies on each side, for the running median and the sum over bins."""
 
@@ -180,7 +182,7 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, grid is None), faults=faults)
+    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, tref, grid is None), faults=faults)
     if added:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
@@ -223,8 +225,9 @@ def _list_of(path: Path) -> TemplateBank:
 
 @dataclass(frozen=True)
 class Extent:
-    """Extent of SFT files: span in seconds, length of an SFT, frequencies that all SFTs have, and detectors."""
+    """Extent of SFT files: start and span in seconds, length of an SFT, frequencies of all SFTs, and detectors."""
 
+    start: float
     span: float
     tsft: float
     low: float
@@ -259,27 +262,22 @@ def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
     low, high = np.full(one.max() + 1, np.inf), np.zeros(one.max() + 1)
     np.minimum.at(low, one, first / tsft)
     np.maximum.at(high, one, (first + bins - 1) / tsft)
-    span = float((t + tsft).max() - t.min())
-    return Extent(span, float(tsft[0]), float(low.max()), float(high.min()), known.tolist())
+    start, stop = float(t.min()), float((t + tsft).max())
+    return Extent(start, stop - start, float(tsft[0]), float(low.max()), float(high.min()), known.tolist())
 
 
-def _band(extent: Extent, bank: TemplateBank, within: bool) -> tuple[float, float]:
-    """Frequencies that the templates may need: with the Doppler shift, the spin-down over the data, and some bins.
+def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) -> tuple[float, float]:
+    """Frequencies that the templates may need during the data: with the Doppler shift, and some bins.
 
     With `within`, the band is cut to the frequencies in the files, so that only the templates outside it are lost.  The
     band is at least as wide as the running median of the noise.
     """
-    import numpy as np
-
     from skysieve.fstat.sfts.noise import WINDOW
 
-    f0, f1, f2 = (x[np.isfinite(x)] for x in (bank.f0, bank.f1dot, bank.f2dot))
-    if not (f0.size and f1.size and f2.size):
-        raise ValueError("--templates: no template has only finite values")
-    drift = np.abs(f1).max() * extent.span + np.abs(f2).max() * extent.span**2 / 2
-    low, high = float(f0.min()), float(f0.max())
-    margin = EXTRA * high + drift + BINS / extent.tsft
-    low, high = max(0.0, low - margin), high + margin
+    first = extent.start - tref if tref is not None else -0.5 * extent.span
+    low, high = bank.frequencies(first - LIGHT_TIME, first + extent.span + LIGHT_TIME)
+    margin = EXTRA * max(high, 0.0) + BINS / extent.tsft
+    low, high = max(0.0, low - margin), max(0.0, high + margin)
     if within:
         if max(low, extent.low) >= min(high, extent.high):
             raise ValueError(

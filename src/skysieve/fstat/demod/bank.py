@@ -210,6 +210,25 @@ class TemplateBank:
         n0, n1, n2 = self.shape
         return n0 if self.listed else n0 * n1 * n2
 
+    def frequencies(self, first: float, last: float) -> tuple[float, float]:
+        """Bounds of the frequencies of all templates from `first` to `last`, seconds since the reference time.
+
+        Raises
+        ------
+        ValueError
+            No template of a list has only finite values.
+        """
+        good = np.isfinite(self.f0 + self.f1dot + self.f2dot) if self.listed else slice(None)
+        f0, f1, f2 = (x[good] for x in (self.f0, self.f1dot, self.f2dot))
+        if f0.size == 0:
+            raise ValueError("f0, f1dot, f2dot: no template has only finite values")
+        ends = np.array([first, last, 0.0] if first < 0 < last else [first, last])
+        shifts = np.multiply.outer(ends, f1), np.multiply.outer(ends**2 / 2, f2)
+        low, high = ([f0, *(bound(x, axis=0) for x in shifts)] for bound in (np.min, np.max))
+        if self.listed:
+            return float(sum(low).min()), float(sum(high).max())
+        return float(sum(x.min() for x in low)), float(sum(x.max() for x in high))
+
     def part(self, start: int, stop: int) -> dict[str, NDArray[np.float64]]:
         """Templates `start` to ``stop - 1``: three arrays by name."""
         at = np.arange(start, min(stop, len(self)))
