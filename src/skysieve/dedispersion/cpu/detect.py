@@ -114,43 +114,69 @@ def sort_floats(a, n):
 
 
 @njit(**JIT)
-def float_ranks(y, first, n, ranks, counts, spare, out):
-    """Values with the given ranks (rising) among ``n`` floats, as sorting would give them.
+def float_quartiles(y, first, n, counts, spare, out):
+    """Quartiles of ``n`` floats: the samples of ranks n / 4, n / 2 and 3 n / 4, as sorting would give them.
 
-    Samples are counted in even bins between their ends; then only the bins that hold a rank are sorted.
+    Samples that have the same value are spread, see `spread`.  Samples are counted in even bins between their ends;
+    then only the bins that hold a quartile are sorted.
     """
     low, high = np.float64(y[first]), np.float64(y[first])
     for i in range(first, first + n):
         v = np.float64(y[i])
         low, high = min(low, v), max(high, v)
     scale = (BINS - 1) / (high - low) if high > low else 0.0
-    if not (math.isfinite(high - low) and math.isfinite(scale)):
-        for i in range(n):
-            spare[i] = y[first + i]
-        sort_floats(spare, n)
-        for k in range(len(ranks)):
-            out[k] = spare[ranks[k]]
-        return
+    even = math.isfinite(high - low) and math.isfinite(scale)
     for b in range(BINS):
         counts[b] = 0
     for i in range(first, first + n):
-        counts[even_bin(y[i], low, scale)] += 1
+        counts[even_bin(y[i], low, scale) if even else 0] += 1
     b, before = 0, 0
     sorted_bin = -1
     size = 0
-    for k in range(len(ranks)):
-        while before + counts[b] <= ranks[k]:
+    for k in range(3):
+        rank = n * (k + 1) // 4
+        while before + counts[b] <= rank:
             before += counts[b]
             b += 1
         if b != sorted_bin:
             size = 0
             for i in range(first, first + n):
-                if even_bin(y[i], low, scale) == b:
+                if not even or even_bin(y[i], low, scale) == b:
                     spare[size] = y[i]
                     size += 1
             sort_floats(spare, size)
             sorted_bin = b
-        out[k] = spare[ranks[k] - before]
+        begin = end = rank - before
+        while begin > 0 and spare[begin - 1] == spare[end]:
+            begin -= 1
+        while end < size - 1 and spare[end + 1] == spare[begin]:
+            end += 1
+        out[k] = spare[end]
+        if end > begin:
+            share = (n * 0.25 * (k + 1) - (before + begin)) / (end - begin + 1)
+            out[k] = spread(y, first, n, out[k], share)
+
+
+@njit(**JIT)
+def spread(y, first, n, v, share):
+    """The value below which a share of the samples of value ``v`` lies, if these are spread evenly.
+
+    They are spread between the middles of the distances to the next smaller and larger values, as far to both sides at
+    the ends of the values: whole numbers from 1/2 below to 1/2 above, as in `quartiles`.
+    """
+    low, high = -np.inf, np.inf
+    for i in range(first, first + n):
+        x = np.float64(y[i])
+        if x < v:
+            low = max(low, x)
+        elif x > v:
+            high = min(high, x)
+    below, above = 0.5 * (v - low), 0.5 * (high - v)
+    if not math.isfinite(below):
+        below = above
+    if not math.isfinite(above):
+        above = below
+    return v - below + (below + above) * share if math.isfinite(above) else v
 
 
 @njit(**JIT)
@@ -183,15 +209,12 @@ def block_noise(y, first, n, noise, counts, spare, out):
     """
     if noise is None:  # known when this is compiled
         if spare is not None:  # known when this is compiled
-            float_ranks(y, first, n, (n // 4, n // 2, (3 * n) // 4), counts, spare, out)
-            middle = out[1]
-            out[1] = (out[2] - out[0]) / IQR
-            out[0] = middle
+            float_quartiles(y, first, n, counts, spare, out)
         else:
             quartiles(y, first, n, counts, out)
-            middle = out[1]
-            out[1] = (out[2] - out[0]) / IQR
-            out[0] = middle
+        middle = out[1]
+        out[1] = (out[2] - out[0]) / IQR
+        out[0] = middle
         return
     moments(y, first, n, 0.0, np.inf, out)
     level, sigma = out[1], math.sqrt(out[2])

@@ -1,8 +1,8 @@
 // Noise of series by anchored blocks, boxcars, peaks: the rules of the CPU's detector, with the same bits.
 //
 // noise: level and scale = 64 / sigma.  Quartiles of integers by counts in up to 8192 bins, with finer bins around the
-//   quartiles; of floats by ranks, 11 bits at a time; means and variances by sums of 64 samples in order.  Operations
-//   that round are written as rounding operations, in the CPU's order.
+//   quartiles; of floats by ranks, 11 bits at a time, and equal samples are spread; means and variances by sums of 64
+//   samples in order.  Operations that round are written as rounding operations, in the CPU's order.
 //   Layout: a block of threads for a block of samples of a series, in shared memory if it fits.
 // detect: fixed-point samples and their prefix sums in shared memory (32 bits that wrap: differences are exact).  First
 //   it finds whether any window reaches the threshold: short ones one by one; for longer ones, the largest and smallest
@@ -33,19 +33,28 @@
 #define POINTED 1.75f
 
 #ifdef REAL
+// A number that rises with v; that of -0 is that of 0.
 __device__ __forceinline__ u32 key_of(float v) {
-  const u32 b = __float_as_uint(v);
+  const u32 b = __float_as_uint(__fadd_rn(v, 0.f));
   return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
-// The sample of some rank, counted from 0.
-__device__ float ranked(const float* y, int n, int rank, int* counts, int* part) {
-  __shared__ u32 prefix;
+__device__ __forceinline__ float value_of(u32 key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// Quartile k of 0, 1, 2: the sample of rank n (k + 1) / 4, counted from 0.  Samples of the same value are spread as
+// `spread` in cpu/detect.py does, operation for operation.
+__device__ double quartile(const float* y, int n, int k, int* counts, int* part) {
+  __shared__ u32 prefix, lower, higher;
   __shared__ int left;
+  const int rank = (int)((i64)n * (k + 1) / 4);
   __syncthreads();
   if (threadIdx.x == 0) {
     prefix = 0;
     left = rank;
+    lower = key_of(-INF);
+    higher = key_of(INF);
   }
   for (int turn = 0; turn < 3; turn++) {
     const int shift = turn == 0 ? 21 : turn == 1 ? 10 : 0, bits = turn == 2 ? 10 : 11;
@@ -54,8 +63,8 @@ __device__ float ranked(const float* y, int n, int rank, int* counts, int* part)
     const u32 known = prefix;
     const int wanted = left;
     for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
-      const u32 k = key_of(y[i]);
-      if (turn == 0 || k >> (shift + bits) == known) atomicAdd(&counts[k >> shift & ((1u << bits) - 1)], 1);
+      const u32 key = key_of(y[i]);
+      if (turn == 0 || key >> (shift + bits) == known) atomicAdd(&counts[key >> shift & ((1u << bits) - 1)], 1);
     }
     __syncthreads();
     int mine = 0;
@@ -71,8 +80,25 @@ __device__ float ranked(const float* y, int n, int rank, int* counts, int* part)
     }
     __syncthreads();
   }
-  const u32 k = prefix;
-  return __uint_as_float(k & 0x80000000u ? k & 0x7fffffffu : ~k);
+  const float v = value_of(prefix);
+  const int equal = counts[prefix & 1023u];
+  if (equal == 1) return v;
+  float low = -INF, high = INF;
+  for (int i = threadIdx.x; i < n; i += NOISE_THREADS) {
+    const float x = y[i];
+    if (x < v) low = fmaxf(low, x);
+    if (x > v) high = fminf(high, x);
+  }
+  atomicMax(&lower, key_of(low));
+  atomicMin(&higher, key_of(high));
+  __syncthreads();
+  double below = __dmul_rn(0.5, __dsub_rn(v, value_of(lower))), above = __dmul_rn(0.5, __dsub_rn(value_of(higher), v));
+  if (!isfinite(below)) below = above;
+  if (!isfinite(above)) above = below;
+  if (!isfinite(above)) return v;
+  const double wanted = __dmul_rn(__dmul_rn((double)n, 0.25), (double)(k + 1));
+  const double share = __ddiv_rn(__dsub_rn(wanted, (double)(rank - left)), (double)equal);
+  return __dadd_rn(__dsub_rn(v, below), __dmul_rn(__dadd_rn(below, above), share));
 }
 #endif
 
@@ -141,10 +167,9 @@ extern "C" __global__ void __launch_bounds__(NOISE_THREADS) noise(const SUM* sum
   double level, sigma;
   if (j.noise == ROBUST) {
 #ifdef REAL
-    const float low = ranked(y, n, n / 4, counts, part), middle = ranked(y, n, n / 2, counts, part);
-    const float high = ranked(y, n, (int)(3 * (i64)n / 4), counts, part);
-    level = middle;
-    sigma = __ddiv_rn(__dsub_rn((double)high, (double)low), IQR);
+    const double low = quartile(y, n, 0, counts, part);
+    level = quartile(y, n, 1, counts, part);
+    sigma = __ddiv_rn(__dsub_rn(quartile(y, n, 2, counts, part), low), IQR);
 #else
     quartiles(y, keep, n, counts, part, out);
     level = out[1];
