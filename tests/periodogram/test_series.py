@@ -168,7 +168,7 @@ def test_rows_are_grouped_by_id_in_order_of_appearance(codes, kind):
     names, offsets, order = group_rows(ids)
     order = np.arange(len(ids)) if order is None else order
     seen = list(dict.fromkeys(ids.tolist()))
-    assert names.tolist() == seen
+    assert names.tolist() == [name.decode() if kind == "S4" else name for name in seen]
     assert offsets[0] == 0
     assert offsets[-1] == len(ids)
     for i, name in enumerate(seen):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Window", "WindowLike", "WindowSum", "resolve_window"]
 
+METHODS = tuple(kind.label for kind in KINDS.values())
+"""Labels of all kinds of windows, for ``skysieve info``."""
 LARGEST_EFOLD = 20.0
 """Largest `efold`: float32 still resolves ``exp(-20)`` squared beside 1 in products of two sums."""
 MOST_DEGREE = 8
