@@ -37,7 +37,7 @@ def test_the_frequency_changes_as_fast_as_is_assumed(detector):
     assert 0.5 * ACCELERATION < largest < ACCELERATION
 
 
-def test_sfts_that_are_too_long_are_told():
+def test_sfts_that_are_too_long_are_reported():
     assert long_sfts(TemplateBank([100.0, 2265.0]), 1800) == ""
     text = long_sfts(TemplateBank([100.0, 2275.0]), 1800)
     assert text.startswith("SFTs of 1800 s are long for a frequency that may change by 2.96e-07 Hz/s")

@@ -212,7 +212,7 @@ def test_detectors_that_are_not_searched_do_not_matter(folder, tmp_path):
         assert done[0].output == done[1].output
 
 
-def test_the_default_reference_time_is_told(folder):
+def test_the_default_reference_time_is_printed(folder):
     """A CSV file does not hold it."""
     place = PLACE[: PLACE.index("--tref")] + PLACE[PLACE.index("--tref") + 2 :]
     done = run("search", "--sfts", folder, *place, "--freq", "100.05", "-w", "none")
