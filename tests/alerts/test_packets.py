@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 import zlib
 from typing import Any
 
@@ -264,6 +265,16 @@ def test_rows_without_a_value_are_left_out():
     assert (found.counts, found.left_out, found.bad) == ([1], 5, [])
     packet["diaSource"]["band"] = "white light"
     assert "more than four bytes" in Decoder().message(container([packet], lsst_schema())).bad[0][0]
+
+
+def test_values_that_are_too_large_are_left_out_without_a_warning():
+    packet = ztf_packet(star(1, n=6, bands=2), cutout=0)
+    packet["prv_candidates"][0]["magpsf"] = -999.0
+    packet["prv_candidates"][1]["magpsf"] = -80.0  # too large for float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Decoder().message(container([packet], ztf_schema()))
+    assert (found.counts, found.left_out, found.bad) == ([4], 2, [])
 
 
 def test_schemas_that_change():

@@ -65,9 +65,10 @@ class Survey:
     def rows(self, whole: NDArray[np.int64], real: NDArray[np.float64], kind: NDArray[np.uint8]) -> NDArray[Any]:
         """Rows of the values that were read, in the order of `FIELDS`.  A row without a source's number, a time within
         `TIMES`, a flux, a positive error or a band has the ``kind`` 255."""
-        t, y, dy, band = self.convert(real[:, 0], real[:, 1], real[:, 2], whole[:, 3], whole[:, 2])
         rows = np.empty(len(whole), ROW)
-        rows["id"], rows["t"], rows["y"], rows["dy"], rows["band"] = whole[:, 0], t, y, dy, band
+        with np.errstate(over="ignore"):  # a flux that becomes infinite is left out
+            t, y, dy, band = self.convert(real[:, 0], real[:, 1], real[:, 2], whole[:, 3], whole[:, 2])
+            rows["id"], rows["t"], rows["y"], rows["dy"], rows["band"] = whole[:, 0], t, y, dy, band
         rows["exposure"] = np.where(whole[:, 1] == MISSING, -1, whole[:, 1])
         usable = (t > TIMES[0]) & (t < TIMES[1]) & np.isfinite(rows["y"]) & np.isfinite(rows["dy"]) & (rows["dy"] > 0)
         rows["kind"] = np.where(usable & (whole[:, 0] != MISSING) & (band > 0), kind, 255)
@@ -136,4 +137,4 @@ def band_name(code: int) -> str:
     >>> band_name(ord("g"))
     'g'
     """
-    return int(code).to_bytes(4, "little").rstrip(b"\0").decode()
+    return int(code).to_bytes(4, "little").rstrip(b"\0").decode("utf-8", "backslashreplace")
