@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import sys
 import tarfile
 import time
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +271,58 @@ def test_a_file_that_is_replaced(tmp_path):
     assert len({place for place, _, _ in found}) == 1
     assert [number for _, number, _ in found] == [0, 1]
     assert len({raw for _, _, raw in found}) == 2
+
+
+def archive_of(path: Path, numbers: Iterable[int]) -> bytearray:
+    """Write an archive of a packet of each of these stars, and return its bytes."""
+    with tarfile.open(path, "w") as tar:
+        for k in numbers:
+            member = tarfile.TarInfo(f"{k}.avro")
+            data = container([ztf_packet(star(k, n=5, bands=2), cutout=2000)], ztf_schema())
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return bytearray(path.read_bytes())
+
+
+def test_an_archive_that_is_replaced_by_one_of_the_same_size(tmp_path):
+    path, store = tmp_path / "latest.tar", tmp_path / "a.db"
+    sizes = set()
+    for numbers in ((1, 2), (3, 4)):
+        sizes.add(len(archive_of(path, numbers)))
+        assert ": 2 packets, 10 new rows" in run(path, "--store", store, *QUICK)
+    assert len(sizes) == 1  # a multiple of 10,240 bytes
+    assert ": 0 packets" in run(path, "--store", store, *QUICK)
+
+
+def test_archives_that_are_damaged_or_cut_off_in_a_header(tmp_path):
+    """Not only members that are cut off: what follows a header that cannot be read is missing, too."""
+    path, store = tmp_path / "a.tar", tmp_path / "a.db"
+    data = archive_of(path, (1, 2, 3))
+    with tarfile.open(path) as tar:
+        third = tar.getmembers()[2].offset
+    for at in (third, third + 100):
+        path.write_bytes(data[:at])
+        text = run(path, "--store", store, *QUICK, code=1)
+        assert "a.tar: ends before the end of the archive; what is complete was read" in text
+        assert ": 2 packets" in text
+    damaged = bytearray(data)
+    damaged[third + 20] ^= 1
+    path.write_bytes(damaged)
+    text = run(path, "--store", store, *QUICK, code=1)
+    assert "a.tar: holds a damaged header (bad checksum); what follows it cannot be read" in text
+    path.write_bytes(data)
+    assert ", 5 new rows" in run(path, "--store", store, *QUICK)
+
+
+def test_a_damaged_name_of_a_band(tmp_path):
+    """It is a band of its own; it does not end this run and all later ones."""
+    packet = lsst_packet(star(1, n=25, bands=1), cutout=10)
+    packet["diaSource"]["band"] = "Q"
+    data = container([packet], lsst_schema())
+    assert data.count(b"\x02\x02Q") == 1
+    (tmp_path / "a.avro").write_bytes(data.replace(b"\x02\x02Q", b"\x02\x02\xff"))
+    run(tmp_path / "a.avro", "--store", tmp_path / "a.db", *QUICK)
+    assert content(tmp_path / "a.db")["periods"] == [(1, "ok", 25, "u\\xff")]
 
 
 @pytest.mark.slow

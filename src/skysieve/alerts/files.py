@@ -6,9 +6,10 @@ import os
 import tarfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from .intake import Unit
 from .packets import MAGIC, SYNC, BadPacket, Decoder, EndsEarly, Header, Packets, read_header, read_long, unpacked
@@ -163,18 +164,36 @@ class FileSource:
         return Unit(place, at, found + SYNC, header.sync.hex(), bad, time.time())
 
     def _archive(self, path: Path, place: Place, known: tuple[int, str]) -> Iterator[Unit]:
-        mark = f"archive of {path.stat().st_size} bytes"
+        with path.open("rb") as file:
+            start = file.read(PIECE)  # uncompressed archives are filled up to a multiple of 10,240 bytes
+        mark = f"archive of {path.stat().st_size} bytes, CRC {zlib.crc32(start):08x}"
         skip = known[0] if known[1] == mark else 0
-        with tarfile.open(path, "r|*") as archive:
+        with tarfile.open(path, "r|*", tarinfo=_Member) as archive:
             for number, member in enumerate(archive):
                 if number < skip or not member.isfile() or not member.name.endswith(".avro"):
                     continue
-                file = archive.extractfile(member)
-                data = b"" if file is None else file.read()
+                content = archive.extractfile(member)
+                data = b"" if content is None else content.read()
                 packets = self._decoder.message(data) if data[:4] == MAGIC else None
                 if packets is None:
                     packets = Packets(bad=[(f"{member.name} is not an Avro container file", data)])
                 yield Unit(place, number, number + 1, mark, packets, time.time())
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive.  `tarfile` would end without an error at a header that is damaged or cut off."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header."""
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) < tarfile.BLOCKSIZE:
+                raise EndsEarly("ends before the end of the archive; what is complete was read") from None
+            if any(buf):
+                raise BadPacket(f"holds a damaged header ({error}); what follows it cannot be read") from None
+            raise  # zeros, which mark the end
 
 
 def _find(file: BinaryIO, at: int, mark: bytes) -> int:
