@@ -474,6 +474,18 @@ def test_a_table_without_objects(tmp_path, name):
     assert names == Table.read(tmp_path / "more.csv").colnames
 
 
+def test_a_refused_command_keeps_the_periods(tmp_path):
+    """Even if its settings differ from those of the store."""
+    write_files(tmp_path / "a", [star(1, n=25)], 5, cutout=10)
+    store, other = tmp_path / "a.db", tmp_path / "other.csv"
+    run(tmp_path / "a", "--store", store, *QUICK, "--every", "inf")
+    before = content(store)["periods"]
+    other.touch()
+    assert "exists" in run(tmp_path / "a", "--store", store, "-o", other, *QUICK, "--peaks", 2, code=2)
+    assert content(store)["periods"] == before
+    assert "again" not in run(tmp_path / "a", "--store", store, *QUICK)
+
+
 def test_other_settings_search_again(tmp_path):
     write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 4)], 5, cutout=10)
     store, out = tmp_path / "a.db", tmp_path / "p.json"

@@ -262,7 +262,7 @@ def alerts(
         )  # fmt: skip
         of_files = None if kafka is not None else FileSource(paths, decoder, messages.say, watch=watch)
         try:
-            kept = stack.enter_context(Store(store, search.settings))
+            kept = stack.enter_context(Store(store))
             if output is not None:
                 check_output(output, overwrite or kept.table == output.resolve())
                 kept.table = output.resolve()
@@ -290,6 +290,7 @@ def alerts(
                 server = stack.enter_context(PageServer(pages, *address))
                 messages.say(f"metrics are on http://{format_address(address[0], server.port)}/metrics")
             before = service.totals
+            kept.use(search.settings)
             if retry:
                 service.retry(decoder)
             intake = Intake(source, service.places, 2 * batch)

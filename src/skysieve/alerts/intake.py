@@ -114,7 +114,7 @@ class Intake:
         until = time.monotonic() + seconds
         with self._changed:
             while not self._ended and self._packets < enough and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
             taken, self._packets = list(self._units), 0
             self._units.clear()
             self._changed.notify_all()

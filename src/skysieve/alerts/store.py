@@ -86,9 +86,6 @@ class Store:
     ----------
     path : path
         The file, which is made if it does not exist.
-    settings : mapping
-        Settings on which the periods depend.  If they differ from those of the last run, all objects are searched
-        again.
 
     Raises
     ------
@@ -98,7 +95,7 @@ class Store:
         The file is no such store, is damaged or cannot be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not self.path.absolute().parent.is_dir():
             raise FileNotFoundError(f"{self.path}: there is no folder {self.path.parent}")
@@ -106,7 +103,7 @@ class Store:
         try:
             self._base = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                self._open(dict(settings or {}))
+                self._open()
             except BaseException:
                 self._base.close()
                 raise
@@ -135,7 +132,7 @@ class Store:
         file.flush()
         return file
 
-    def _open(self, settings: dict[str, Any]) -> None:
+    def _open(self) -> None:
         base = self._base
         if self.path.stat().st_size == 0:
             base.execute("PRAGMA page_size = 8192")
@@ -146,7 +143,7 @@ class Store:
             if not base.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.split(";"):
                     base.execute(statement)
-                self._write_facts({"form": FORM, "settings": settings})
+                self._write_facts({"form": FORM})
             elif not base.execute("SELECT count(*) FROM sqlite_master WHERE name = 'places'").fetchone()[0]:
                 raise OSError(f"{self.path}: is a database, but not a store of skysieve alerts")
             form = self._fact("form")
@@ -154,10 +151,15 @@ class Store:
                 raise OSError(
                     f"{self.path}: is a store of format version {form}, expected {FORM}: another release made it"
                 )
-            if self._fact("settings") != json.loads(json.dumps(settings)):
-                base.execute("DROP TABLE IF EXISTS periods")
-                base.execute("UPDATE objects SET searched = 0, sent = 0, version = version + 1")
-                self._write_facts({"settings": settings})
+
+    def use(self, settings: Mapping[str, Any]) -> None:
+        """Note the settings on which the periods depend; if they have changed, all objects are to be searched again."""
+        if self._fact("settings") == json.loads(json.dumps(settings)):
+            return
+        with self._transaction():
+            self._base.execute("DROP TABLE IF EXISTS periods")
+            self._base.execute("UPDATE objects SET searched = 0, sent = 0, version = version + 1")
+            self._write_facts({"settings": settings})
 
     @property
     def table(self) -> Path | None:
