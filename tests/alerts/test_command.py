@@ -22,6 +22,7 @@ import pytest
 from astropy.table import Table
 from tests.alerts.packets import (
     LSST_BANDS,
+    confluent,
     container,
     lsst_packet,
     lsst_schema,
@@ -312,6 +313,24 @@ def test_archives_that_are_damaged_or_cut_off_in_a_header(tmp_path):
     assert "a.tar: holds a damaged header (bad checksum); what follows it cannot be read" in text
     path.write_bytes(data)
     assert ", 5 new rows" in run(path, "--store", store, *QUICK)
+
+
+def test_packets_set_aside_after_others_were_recovered(tmp_path):
+    """They are reported, also if they are fewer than those that --retry could read."""
+    (tmp_path / "1.avsc").write_text(json.dumps(lsst_schema()))
+    messages = [confluent(lsst_packet(star(k, n=5), cutout=10), lsst_schema(), 1) for k in (1, 2)]
+    store = tmp_path / "a.db"
+    for name, members in (("old.tar", messages), ("new.tar", [b"no packet"])):
+        with tarfile.open(tmp_path / name, "w") as tar:
+            for number, data in enumerate(members):
+                member = tarfile.TarInfo(f"{number}.avro")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    assert "2 packets could not be read" in run(tmp_path / "old.tar", "--store", store, *QUICK, code=1)
+    retry = ("--retry", "--schema", f"1={tmp_path / '1.avsc'}")
+    text = run(tmp_path / "new.tar", "--store", store, *QUICK, *retry, code=1)
+    assert "read 2 of the packets that were set aside; 0 remain" in text
+    assert "1 packet could not be read: see the table set_aside" in text
 
 
 def test_a_damaged_name_of_a_band(tmp_path):

@@ -293,6 +293,7 @@ def alerts(
             kept.use(search.settings)
             if retry:
                 service.retry(decoder)
+                before["set_aside"] = service.totals["set_aside"]  # without those that can be read now
             intake = Intake(source, service.places, 2 * batch)
             stack.callback(intake.close)
             service.run(intake)
