@@ -113,7 +113,9 @@ def test_periods_of_ztf_archives(tmp_path):
         assert abs(1 / row["period"] - 1 / s.period) < 1 / 3650
     from pyarrow import parquet
 
-    assert parquet.read_schema(out).field("period").metadata == {b"unit": b"d"}
+    schema = parquet.read_schema(out)
+    assert schema.field("period").metadata == {b"unit": b"d"}
+    assert schema.field("searched").metadata == {b"unit": b"s"}
     assert content(store)["set_aside"][0][5] == b"no packet"
     assert ": 0 packets, 0 new rows" in run(archive, "--store", store, "-o", out, "--min-period", 0.09)
 

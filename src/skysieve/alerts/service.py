@@ -313,6 +313,9 @@ class Service:
 
 def table_units(columns: dict[str, Any]) -> dict[str, str]:
     """Units of the columns of the table of periods."""
-    units = {"period": "d", "period_error": "d", "frequency": "1 / d", "frequency_error": "1 / d", "last_mjd": "d"}
+    units = {
+        "period": "d", "period_error": "d", "frequency": "1 / d", "frequency_error": "1 / d", "last_mjd": "d",
+        "searched": "s",
+    }  # fmt: skip
     found = {name: units.get(name) or units.get(name.rpartition("_")[0], "") for name in columns}
     return {name: unit for name, unit in found.items() if unit}
