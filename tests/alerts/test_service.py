@@ -13,6 +13,7 @@ from tests.alerts.packets import star, write_files
 
 from skysieve.alerts.files import FileSource
 from skysieve.alerts.intake import Intake
+from skysieve.alerts.kafka import KafkaSink
 from skysieve.alerts.metrics import METRICS
 from skysieve.alerts.packets import Decoder
 from skysieve.alerts.search import PeriodSearch
@@ -97,6 +98,39 @@ def test_a_locked_store_is_waited_for(tmp_path, night, search, monkeypatch):
         run(Service(store, search, patient=True, say=say), night)
         assert counted(store) == (6, 150, 6)
         assert "another program has kept the store locked" in said[0]
+        other.close()
+
+
+def test_a_store_that_is_locked_while_periods_are_sent(tmp_path, night, search, monkeypatch):
+    """The command waits, and notes what was delivered once the store can be written."""
+    pytest.importorskip("confluent_kafka")
+    monkeypatch.setattr("skysieve.alerts.service.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("skysieve.alerts.store.BUSY_SECONDS", 0.05)
+    said, versions = list[str](), dict[Any, int]()
+    with Store(tmp_path / "a.db") as store:
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        sink = KafkaSink("127.0.0.1:9", "periods", said.append)
+
+        def deliver(name: Any, version: int, row: Any) -> None:
+            if not versions:
+                other.execute("BEGIN IMMEDIATE")
+            versions[name] = version
+            sink._delivered.append((name, version))
+            sink._waiting.add((name, version))
+
+        def say(text: str) -> None:
+            said.append(text)
+            if other.in_transaction:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr(sink, "_produce", deliver)
+        run(Service(store, search, publisher=sink, patient=True, say=say), night)
+        assert [text.partition(" for over")[0] for text in said] == [
+            "another program has kept the store locked", "the store can be written again"
+        ]  # fmt: skip
+        assert versions == dict.fromkeys(range(1, 7), 1)
+        assert store.unsent(10) == []
+        assert (sink._delivered, sink._waiting) == ([], set())
         other.close()
 
 

@@ -373,9 +373,9 @@ class KafkaSink:
 
     def _note(self, store: Store) -> None:
         if self._delivered:
-            done, self._delivered = self._delivered, []
-            store.mark_sent(done)
-            self._waiting -= set(done)
+            store.mark_sent(self._delivered)  # if the store is locked, they are noted at the next call
+            self._waiting -= set(self._delivered)
+            self._delivered = []
 
     def _produce(self, name: Any, version: int, row: Mapping[str, Any]) -> None:
         key = f"{name}/{version}"

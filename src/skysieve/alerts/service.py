@@ -149,14 +149,12 @@ class Service:
             while (units := intake.take(self._every, self._most)) is not None:
                 if units:
                     self.process(units)
-                if self._publisher is not None:
-                    self._publisher.send(self._store, 0.0)
+                self._publish(0.0)
                 self._write_table()
         except KeyboardInterrupt:
             self._write_table(last=True)
             raise
-        if self._publisher is not None:
-            self._publisher.send(self._store, 30.0)
+        self._publish(30.0)
         self._write_table(last=True)
 
     def retry(self, decoder: Decoder) -> None:
@@ -269,6 +267,11 @@ class Service:
         if done:
             self._say(f"searched {done:,} stored objects again, because the settings changed")
             self._table_old = True
+
+    def _publish(self, wait: float) -> None:
+        """Send the periods that were not sent yet; wait for `wait` seconds at most, unless the store is locked."""
+        if self._publisher is not None:
+            self._store_patiently(partial(self._publisher.send, self._store, wait))
 
     def _store_patiently(self, action: Callable[[], None]) -> None:
         """Do something to the store; while the disk is full or another program has locked it, try again."""
