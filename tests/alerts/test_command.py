@@ -244,6 +244,13 @@ def test_files_that_cannot_be_read_do_not_stop_the_run(tmp_path):
     assert content(store)["totals"]["packets"] >= 8
 
 
+def test_a_folder_without_packets(tmp_path):
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "a.avro.gz").touch()
+    text = run(tmp_path / "night", "--store", tmp_path / "a.db", *QUICK)
+    assert f"{tmp_path / 'night'}: holds no files with names that end with .avro, .tar" in text
+
+
 def test_too_many_packets_that_cannot_be_read(tmp_path):
     """The run ends before it stores them: the disk does not fill with packets of a schema that is not known."""
     archive, store = tmp_path / "a.tar", tmp_path / "a.db"

@@ -70,8 +70,11 @@ class FileSource:
     def _files(self) -> Iterator[Path]:
         for path in self._paths:
             if path.is_dir():
-                found = (p for p in path.rglob("*") if p.suffix == ".avro" or p.name.endswith(ARCHIVES))
-                yield from sorted(p for p in found if not p.name.startswith("."))
+                inside = (p for p in path.rglob("*") if p.suffix == ".avro" or p.name.endswith(ARCHIVES))
+                found = sorted(p for p in inside if not p.name.startswith("."))
+                if not found and not self._watch:
+                    self._say(f"{path}: holds no files with names that end with .avro, {', '.join(ARCHIVES)}")
+                yield from found
             else:
                 yield path
 
