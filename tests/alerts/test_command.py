@@ -502,6 +502,32 @@ def test_a_table_without_objects(tmp_path, name):
     assert names == Table.read(tmp_path / "more.csv").colnames
 
 
+def test_a_period_of_an_object_that_has_too_few_rows_later(tmp_path):
+    """Two rows of forced photometry of a visit are searched until a detection in this visit takes their place."""
+    packet = lsst_packet(star(1, n=24, bands=2), cutout=10, forced=23)
+    earlier, forced = packet["prvDiaSources"], packet["prvDiaForcedSources"]
+    more = [f | {"diaForcedSourceId": f["diaForcedSourceId"] + 1000} for f in forced[:6]]
+    packets = [
+        packet | {"prvDiaSources": None, "prvDiaForcedSources": forced[:13] + more},
+        packet | {"prvDiaSources": earlier[:6], "prvDiaForcedSources": None},
+    ]
+    for order in (packets, packets[::-1]):
+        store = tmp_path / f"{packets.index(order[0])}.db"
+        for number, one in enumerate(order):
+            path = tmp_path / f"{store.stem}-{number}.avro"
+            path.write_bytes(container([one], lsst_schema()))
+            text = run(path, "--store", store, *QUICK, "--min-rows", 20)
+            assert ("1 search" in text) == (order is packets and number == 0)
+        assert "1 object with fewer than 20 rows" in text
+        assert not _has_periods(store)
+
+
+def _has_periods(store: Path) -> bool:
+    base = sqlite3.connect(store)
+    made = base.execute("SELECT 1 FROM sqlite_master WHERE name = 'periods'").fetchone() is not None
+    return made and base.execute("SELECT count(*) FROM periods").fetchone() != (0,)
+
+
 def test_a_refused_command_keeps_the_periods(tmp_path):
     """Even if its settings differ from those of the store."""
     write_files(tmp_path / "a", [star(1, n=25)], 5, cutout=10)

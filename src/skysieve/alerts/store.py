@@ -255,6 +255,9 @@ class Store:
                 zip(batch.objects, batch.n_rows, batch.rows, strict=True),
             )
             self._add_periods(batch.periods, now)
+            if self._has_periods():  # detections can replace more rows of forced photometry than they are
+                found = set(batch.periods["id"].tolist()) if batch.periods else set()
+                base.executemany("DELETE FROM periods WHERE id = ?", [(o,) for o in batch.objects if o not in found])
             base.executemany(
                 "INSERT INTO totals VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
                 batch.totals.items(),
