@@ -251,6 +251,20 @@ def test_a_folder_without_packets(tmp_path):
     assert f"{tmp_path / 'night'}: holds no files with names that end with .avro, .tar" in text
 
 
+def test_names_of_files(tmp_path):
+    """Names need not be UTF-8; hidden files, such as macOS adds to folders and archives, are left out."""
+    folder = tmp_path / "night"
+    (made,) = write_files(folder, [star(1, n=5)], 5, cutout=10)
+    (folder / "._alerts.avro").write_bytes(b"attributes")
+    made.rename(folder / os.fsdecode(b"\xff.avro"))
+    archive_of(tmp_path / "a.tar", [2])
+    with tarfile.open(tmp_path / "a.tar", "a") as tar:
+        tar.add(folder / "._alerts.avro", "night/._alerts.avro")
+    text = run(folder, tmp_path / "a.tar", "--store", tmp_path / "a.db", *QUICK)
+    assert ": 2 packets, 10 new rows" in text
+    assert ": 0 packets" in run(folder, "--store", tmp_path / "a.db", *QUICK)
+
+
 def test_too_many_packets_that_cannot_be_read(tmp_path):
     """The run ends before it stores them: the disk does not fill with packets of a schema that is not known."""
     archive, store = tmp_path / "a.tar", tmp_path / "a.db"

@@ -112,7 +112,7 @@ class FileSource:
         self.failed[str(path)] = reason
 
     def _of(self, path: Path, done: Mapping[Place, tuple[int, str]]) -> Iterator[Unit]:
-        place = str(path.resolve()), 0
+        place = os.fsencode(path.resolve()).decode("utf-8", "backslashreplace"), 0
         known = done.get(place, (0, ""))
         if path.name.endswith(ARCHIVES):
             yield from self._archive(path, place, known)
@@ -173,7 +173,8 @@ class FileSource:
         skip = known[0] if known[1] == mark else 0
         with tarfile.open(path, "r|*", tarinfo=_Member) as archive:
             for number, member in enumerate(archive):
-                if number < skip or not member.isfile() or not member.name.endswith(".avro"):
+                name = member.name.rpartition("/")[2]
+                if number < skip or not member.isfile() or not name.endswith(".avro") or name.startswith("."):
                     continue
                 content = archive.extractfile(member)
                 data = b"" if content is None else content.read()
