@@ -331,9 +331,12 @@ def test_schema_files_in_parts(tmp_path):
     (tmp_path / "lsst.v10_0.diaObject.avsc").unlink()
     with pytest.raises(SchemaError, match=r"there is no file .*lsst\.v10_0\.diaObject\.avsc"):
         read_schema(tmp_path / "alert.avsc")
-    (tmp_path / "alert.avsc").write_text("{")
-    with pytest.raises(SchemaError, match="expected an Avro schema in JSON"):
-        read_schema(tmp_path / "alert.avsc")
+    for text in ("{", "[1]", json.dumps({"id": 1, "schema": json.dumps(schema)})):  # the last: a registry's answer
+        (tmp_path / "alert.avsc").write_text(text)
+        with pytest.raises(SchemaError, match=r"alert\.avsc: expected an Avro schema in JSON"):
+            read_schema(tmp_path / "alert.avsc")
+    with pytest.raises(SchemaError, match="--schema 7: expected the schema of a record"):
+        Decoder({7: "string"})
 
 
 def test_a_codec_that_is_not_known():

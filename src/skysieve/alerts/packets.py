@@ -140,7 +140,12 @@ class Decoder:
 
         self._read, self._errors, self._full = read_record, ERRORS, FULL
         self._programs: dict[bytes, Program] = {}
-        self._numbered = {number: compile_schema(schema) for number, schema in (schemas or {}).items()}
+        self._numbered: dict[int, Program] = {}
+        for number, schema in (schemas or {}).items():
+            try:
+                self._numbered[number] = compile_schema(schema)
+            except SchemaError as error:
+                raise SchemaError(f"--schema {number}: {error}") from None
         self._found = np.zeros(3, np.int64)
         self._room(4096)
 

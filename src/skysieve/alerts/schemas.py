@@ -65,15 +65,17 @@ def read_schema(path: str | Path) -> Any:
     OSError
         The file cannot be read.
     SchemaError
-        It is not JSON, or a type is defined nowhere.
+        It is not JSON or no Avro schema, or a type is defined nowhere.
     """
     path = Path(path)
     try:
         schema = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SchemaError(f"{path}: expected an Avro schema in JSON ({error})") from None
-    known: dict[str, Any] = {}
-    return _inlined(schema, "", known, path.parent)
+    try:
+        return _inlined(schema, "", {}, path.parent)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SchemaError(f"{path}: expected an Avro schema in JSON ({type(error).__name__} {error})") from None
 
 
 def _inlined(schema: Any, space: str, known: dict[str, Any], folder: Path) -> Any:
