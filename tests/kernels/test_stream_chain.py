@@ -160,7 +160,7 @@ def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, co
 @pytest.mark.parametrize("which", [0, 1])
 def test_one_of_two_gpus_fails(file, tmp_path, on_gpus, which):
     """The other one continues with the next packets; pulses after that are found, and the gap is reported."""
-    on_gpus([Fragile(i, 4 if i == which else 10**9) for i in range(2)])
+    on_gpus([Fragile(i, 2 if i == which else 10**9) for i in range(2)])
     rows, said, summary = run(file, tmp_path, cutouts=False)
     assert summary["counts"]["gpus_lost"] == 1
     messages = [line for line in said if "does not respond" in line]

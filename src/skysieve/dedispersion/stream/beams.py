@@ -94,7 +94,7 @@ class Segment:
             )  # fmt: skip
         self.ring = Ring(
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
-            policy=options.policy, waits=options.expected > 0,
+            policy=options.policy, expected=options.expected,
         )  # fmt: skip
         self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes

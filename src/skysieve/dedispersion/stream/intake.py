@@ -19,7 +19,7 @@ from skysieve.dedispersion.stream.metrics import names_of
 from skysieve.dedispersion.stream.receive.dada_file import DadaHeader
 from skysieve.dedispersion.stream.receive.dada_ipc import RingGone
 from skysieve.dedispersion.stream.receive.dada_ring import POLL, DadaReader
-from skysieve.dedispersion.stream.receive.file_source import packet_samples, source_geometry, source_steps
+from skysieve.dedispersion.stream.receive.file_source import packed_samples, source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import LAST_SAMPLE, REASONS, Geometry, Parsed, Parser, packets
 from skysieve.dedispersion.stream.receive.ring import RESTART
 from skysieve.dedispersion.stream.records import Options
@@ -450,16 +450,14 @@ class SocketFeed(Feed):
 class FileFeed(Feed):
     """Feeds the samples of a file, in packets as a telescope would send them, and waits for room in the rings.
 
-    Packets of a filterbank have more than half of ``packet_bytes``; their size is chosen so that whole packets hold
-    nearly all samples.
+    The last packet is filled with zeros; the rings end at the last sample of the file.
     """
 
     def __init__(self, intake: Intake, source: Filterbank | DadaFile, packet_bytes: int = 8192) -> None:
         super().__init__(intake)
         self.source, self.packet_bytes = source, packet_bytes
-        g = self.geometry = source_geometry(source, packet_bytes)
-        if isinstance(source, Filterbank):
-            self.geometry = replace(g, nsamp=packet_samples(source.nsamp, g.nsamp))
+        self.geometry = source_geometry(source, packet_bytes)
+        intake.options = replace(intake.options, expected=source.nsamp)
 
     def feed(self) -> None:
         """See `Feed.feed`."""
@@ -470,8 +468,10 @@ class FileFeed(Feed):
             made = packets(g, steps, start)
             self.intake.take(made, np.full(len(made), made.shape[1]))
         if rest := self.source.nsamp % g.nsamp:
-            what = f"{rest * g.tsamp:.3g} s, {rest} of its {self.source.nsamp:,} samples"
-            self.intake.say(f"the end of the file, {what}, fills no packet and is left out")
+            start = self.source.nsamp - rest
+            steps = packed_samples(self.source, g, start, rest)
+            made = packets(g, np.pad(steps, ((0, g.nsamp - rest), (0, 0), (0, 0))), start)
+            self.intake.take(made, np.full(len(made), made.shape[1]))
 
 
 class DadaFeed(Feed):

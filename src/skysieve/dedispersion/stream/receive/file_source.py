@@ -53,6 +53,15 @@ def packet_samples(nsamp: int, most: int) -> int:
     return min(range(most, most // 2, -1), key=lambda n: nsamp % n)
 
 
+def packed_samples(source: Filterbank | DadaFile | Voltages, g: Geometry, start: int, count: int) -> NDArray[np.uint8]:
+    """Packed samples of a file, shape (samples, polarisations, bytes of a polarisation)."""
+    if not isinstance(source, Filterbank):
+        return source.steps(start, count)
+    rows = np.ascontiguousarray(source.block(start, count).T)
+    packed = pack(rows, g.bits).reshape(count, -1) if g.bits < 8 else rows.view(np.uint8).reshape(count, -1)
+    return packed[:, None]
+
+
 def source_steps(
     source: Filterbank | DadaFile | Voltages, g: Geometry, count: int, repeat: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -61,13 +70,7 @@ def source_steps(
     done = 0
     while repeat == 0 or done < repeat:
         for start in range(0, whole, count):
-            n = min(count, whole - start)
-            if not isinstance(source, Filterbank):
-                yield done * whole + start, source.steps(start, n)
-                continue
-            rows = np.ascontiguousarray(source.block(start, n).T)
-            packed = pack(rows, g.bits).reshape(n, -1) if g.bits < 8 else rows.view(np.uint8).reshape(n, -1)
-            yield done * whole + start, packed[:, None]
+            yield done * whole + start, packed_samples(source, g, start, min(count, whole - start))
         done += 1
 
 

@@ -118,8 +118,9 @@ class Ring:
     policy : {"drop", "block"}
         When the ring is full, packets are dropped and counted ("drop"), or `put` waits ("block").  In both cases `put`
         waits after a gap that is longer than the ring, until the gap has been taken.
-    waits : bool
-        Whether the sender can wait, as a file does: then a small number of packets is placed without compiled code.
+    expected : int
+        Number of samples of a source that can wait, as a file does; otherwise 0.  Samples after these only fill the
+        last packet, and are not taken.  A small number of packets of such a source is placed without compiled code.
 
     Attributes
     ----------
@@ -138,7 +139,7 @@ class Ring:
         seconds: float = 2.0,
         longest_gap: float = 60.0,
         policy: Policy = "drop",
-        waits: bool = False,
+        expected: int = 0,
     ) -> None:
         one_of("policy", policy, POLICIES)
         if window < 0:
@@ -151,7 +152,7 @@ class Ring:
             raise MemoryBudgetError(f"{seconds:g} s of {g.total} channels every {g.tsamp:g} s",
                                     int(min(seconds * g.rate, 2.0**62)), budget)  # fmt: skip
         each = g.nsamp * g.tsamp
-        self.window, self.policy, self.waits = window, policy, waits
+        self.window, self.policy, self.expected = window, policy, expected
         self.places = max(2 * window + 4, int(seconds / each) + 1)
         self.most_jump = max(window + 1, int(min(longest_gap / each, 2**62)))
         self.ring = np.zeros((self.places, g.chunks, g.packet_bytes), np.uint8)
@@ -176,7 +177,7 @@ class Ring:
         Returns the number of processed datagrams: all of them, unless the sender seems to have restarted, see `stale`.
         """
         begin, run = 0, place
-        if self.waits:
+        if self.expected:
             run = interpreted_if_small(run, PACKET_STEPS * len(index))
         with self._ready:
             self._shrink()
@@ -277,7 +278,8 @@ class Ring:
         if highest < 0:
             return 0
         sure = max(0, highest - self.window) if self.at < 0 else max(int(self.state[WHOLE]), highest - self.window)
-        return (highest + 1 if self.ended else sure) * self.geometry.nsamp
+        closed = (highest + 1 if self.ended else sure) * self.geometry.nsamp
+        return min(closed, self.expected) if self.expected else closed
 
     @property
     def fill(self) -> float:
