@@ -222,6 +222,27 @@ def test_commands_on_files(data, tmp_path):
     assert done.output.startswith("sent 32 packets (0 left out")
 
 
+@pytest.mark.parametrize(
+    ("given", "source", "position"),
+    [([], "B0531+21", (83.5, -22.25)), (["--source", "x", "--ra", 10, "--dec", 5], "x", (10, 5))],
+)
+def test_samples_of_candidates_have_source_and_position(data, tmp_path, given, source, position):
+    from skysieve.dedispersion import Filterbank, write_fil
+
+    fb = Filterbank.from_array(data.fb.block(0, 1600), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
+    fb.observation = fb.observation.replace(source="B0531+21", telescope="GBT", ra=83.5, dec=-22.25)
+    write_fil(tmp_path / "a.fil", fb)
+    data.plan.save(tmp_path / "a.json")
+    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", tmp_path / "out",
+                   "--no-plots", "--threads", 1, *given)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (cut,) = (tmp_path / "out" / "pulses").glob("*.fil")
+    with Filterbank.open(cut) as found:
+        o = found.observation
+        assert (o.source, o.telescope) == (source, "GBT")
+        assert (o.ra, o.dec) == pytest.approx(position, abs=1e-7)
+
+
 def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
     """The plan is for another receiver."""
     from skysieve.dedispersion import plan, write_fil

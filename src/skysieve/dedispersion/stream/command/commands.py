@@ -404,17 +404,20 @@ def stream(
                min=0),
     ] = 0,
     source: Annotated[
-        str, option("--source", help="Name of the source, for headers and VOEvents. The default is none.", panel=OUTPUT,
-                    metavar="NAME")
+        str, option("--source", help="Name of the source, for headers and VOEvents. The default is that in the "
+                    "header of the filterbank of --from, or none.", panel=OUTPUT, metavar="NAME")
     ] = "",
     telescope: Annotated[
-        str, option("--telescope", help="Name of the telescope. The default is none.", panel=OUTPUT, metavar="NAME")
+        str, option("--telescope", help="Name of the telescope. The default is as for --source.", panel=OUTPUT,
+                    metavar="NAME")
     ] = "",
     ra: Annotated[
-        float, option("--ra", help="Right ascension in degrees. By default it is unknown.", panel=OUTPUT, metavar="DEG")
+        float, option("--ra", help="Right ascension in degrees. The default is as for --source.", panel=OUTPUT,
+                      metavar="DEG")
     ] = math.nan,
     dec: Annotated[
-        float, option("--dec", help="Declination in degrees. By default it is unknown.", panel=OUTPUT, metavar="DEG")
+        float, option("--dec", help="Declination in degrees. The default is as for --source.", panel=OUTPUT,
+                      metavar="DEG")
     ] = math.nan,
     plots: Annotated[
         bool,
@@ -561,6 +564,10 @@ def stream(
                 check_reach(given, "--plan", float(loaded.dms.max()), loaded.dm_constant)
             else:
                 check_reach(given, "--dm-max", dm_max or 0.0)
+            header = given.observation
+            source, telescope = source or header.source, telescope or header.telescope
+            if math.isnan(ra) and math.isnan(dec):
+                ra, dec = header.ra, header.dec
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, expected=0 if given is None else given.nsamp, window=window,
             ring=ring, gulp=gulp,

@@ -84,10 +84,8 @@ def save_samples(path: str, raw: NDArray[Any], start: int, o: Observation) -> No
     from skysieve.dedispersion.data.filterbank import Filterbank
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    fb = Filterbank.from_array(
-        raw.T, freqs=o.freqs, tsamp=o.tsamp, tstart=o.tstart + start * o.tsamp / 86400,
-        source=o.source, telescope=o.telescope,
-    )  # fmt: skip
+    fb = Filterbank.from_array(raw.T, freqs=o.freqs, tsamp=o.tsamp)
+    fb.observation = o.replace(tstart=o.tstart + start * o.tsamp / 86400, nbits=fb.observation.nbits)
     write_fil(path, fb)
 
 
