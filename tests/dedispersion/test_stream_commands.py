@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.core.metrics.server import PageServer, metrics_page, parse_address
-from skysieve.dedispersion import fake, search
+from skysieve.dedispersion import Filterbank, search
 from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
@@ -227,7 +227,7 @@ def test_commands_on_files(data, tmp_path):
     [([], "B0531+21", (83.5, -22.25)), (["--source", "x", "--ra", 10, "--dec", 5], "x", (10, 5))],
 )
 def test_samples_of_candidates_have_source_and_position(data, tmp_path, given, source, position):
-    from skysieve.dedispersion import Filterbank, write_fil
+    from skysieve.dedispersion import write_fil
 
     fb = Filterbank.from_array(data.fb.block(0, 1600), freqs=data.fb.freqs, tsamp=5e-4, tstart=60000.5)
     fb.observation = fb.observation.replace(source="B0531+21", telescope="GBT", ra=83.5, dec=-22.25)
@@ -244,15 +244,15 @@ def test_samples_of_candidates_have_source_and_position(data, tmp_path, given, s
 
 
 def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
-    """The plan is for another receiver."""
-    from skysieve.dedispersion import plan, write_fil
+    """The pulses are too close; the message names the option."""
+    from skysieve.dedispersion import write_fil
 
     write_fil(tmp_path / "a.fil", data.fb)
-    plan(fake(nchan=32, duration=1, tsamp=1e-3, fch1=400, foff=-1), 50.0).save(tmp_path / "a.json")
-    done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", tmp_path / "out",
-                   "--no-plots", "--threads", 1)  # fmt: skip
+    done = command("stream", "--from", tmp_path / "a.fil", "--dm-max", 50, "-o", tmp_path / "out", "--no-plots",
+                   "--threads", 1, "--inject-every", 0.01)  # fmt: skip
     assert done.exit_code == 2
-    assert "nothing was searched; beam 0: its packets are refused: " in done.output.replace("\n", " ")
+    text = done.output.replace("\n", " ")
+    assert "nothing was searched; beam 0: its packets are refused: --inject-every 0.01: expected at least" in text
 
 
 def test_a_run_that_was_killed_before_it_noted_anything_is_reported(data, tmp_path):
@@ -289,6 +289,8 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
     from skysieve.dedispersion import write_fil
 
     write_fil(tmp_path / "a.fil", data.fb)
+    half = Filterbank.from_array(data.fb.block(0, 2000)[:16], freqs=data.fb.freqs[:16], tsamp=5e-4)
+    write_fil(tmp_path / "b.fil", half)
     data.plan.save(tmp_path / "a.json")
     common = ["--plan", tmp_path / "a.json", "-o", tmp_path / "out"]
     (tmp_path / "file").write_text("")
@@ -327,6 +329,11 @@ def test_command_mistakes(data, tmp_path, monkeypatch):
             (["stream", "--listen", "0", *common[:2], "-o", tmp_path / "file" / "out"], "there is no folder"),
             (["stream", "--from", tmp_path / "none.fil", *common[:2], "-o", tmp_path / "unmade"], "No such file"),
             (["stream", "--from", tmp_path / "a.fil", "--dm-max", "1e6", "-o", tmp_path / "unmade"], "DM 1e+06 across"),
+            (
+                ["stream", "--from", tmp_path / "b.fil", "--plan", tmp_path / "a.json", "-o", tmp_path / "unmade"],
+                "plan: made for 32 channels",
+            ),
+            (["stream", "--from", tmp_path / "a.fil", "--dm-max", "inf", "-o", tmp_path / "unmade"], "--dm-max inf"),
             (["stream", "--listen", "0", *common, "--device", "cuda:99"], "cuda"),
             (["stream", "--listen", "0", *common, "--ring", "nan"], "--ring nan"),
             (["stream", "--listen", free, "--listen", free, *common], f"cannot listen on 127.0.0.1:{free}"),

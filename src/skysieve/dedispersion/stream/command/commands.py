@@ -503,7 +503,7 @@ def stream(
 
     from .warm_up import warm
 
-    with report_errors(), ExitStack() as stack:
+    with report_errors(names={"every": "--inject-every", "grid": "--inject-grid"}), ExitStack() as stack:
         screen = Screen(quiet, verbose, progress)
         page: PageProcess | None = None
         page_address = None if web is None else parse_address(web, "--web")
@@ -561,6 +561,7 @@ def stream(
             if ignore:
                 number_list(ignore, "--ignore", given.nchan, "channels")
             if loaded is not None:
+                loaded.check(given.observation)
                 check_reach(given, "--plan", float(loaded.dms.max()), loaded.dm_constant)
             else:
                 check_reach(given, "--dm-max", dm_max or 0.0)
@@ -683,6 +684,8 @@ def check_reach(data: Filterbank, name: str, dm: float, dm_constant: float = DM_
     """Refuse a highest DM, given by an option, whose delay is longer than the data."""
     from skysieve.dedispersion.data.delays import delay_seconds
 
+    if not math.isfinite(dm):
+        return  # `Options` refuses it
     delay = float(delay_seconds(data.freqs, dm, data.observation.top, dm_constant).max())
     if delay >= data.duration:
         fits = f"{dm * data.duration / delay:.4g}"
