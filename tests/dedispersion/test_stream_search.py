@@ -316,13 +316,19 @@ def test_functions_are_compiled_ahead_for_the_types_of_a_stream(fb):
 
 def test_bad_input(fb):
     for options, message in [
-        ({"dtype": "complex64"}, "dtype='complex64'"), ({"step": 0}, "step=0"), ({"history": -1}, "history=-1"),
+        ({"dtype": "complex64"}, "dtype='complex64'"), ({"step": 0}, "step=0"), ({"step": 1.5}, r"step=1\.5"),
+        ({"history": -1}, "history=-1"),
         ({"ignore": [64]}, r"ignore=\[64\]"), ({"threshold": 0}, "threshold=0"), ({"memory": 1000}, "samples of 64"),
     ]:  # fmt: skip
         with pytest.raises((ValueError, MemoryError), match=message):
             StreamSearch(fb.observation, DMS, **options)
+    with pytest.raises(TypeError, match="observation is a Filterbank, expected an Observation"):
+        StreamSearch(fb, DMS)
     with StreamSearch(fb.observation, DMS, **OPTIONS) as live:
         assert live.finish() == []
+        for start in (-1, 2.5):
+            with pytest.raises(ValueError, match=f"start={start}: expected"):
+                live.feed(start, np.zeros((5, NCHAN), np.uint8))
         live.feed(10, np.zeros((5, NCHAN), np.uint8))
         with pytest.raises(ValueError, match="start=20: expected 15"):
             live.feed(20, np.zeros((5, NCHAN), np.uint8))

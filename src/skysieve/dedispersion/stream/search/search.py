@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory
 from skysieve.core.plan import Plan
@@ -161,14 +162,13 @@ class StreamSearch(Plan):
         expected: int = 0,
         resident: bool = False,
     ) -> None:
+        if not isinstance(observation, Observation):
+            raise TypeError(
+                f"observation is a {type(observation).__name__}, expected an Observation, such as `fb.observation`"
+            )
         if dtype not in DTYPES:
             raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(DTYPES)}")
-        if step < 1:
-            raise ValueError(f"step={step}: expected blocks to search at a time, at least 1")
-        if history < 0:
-            raise ValueError(f"history={history}: expected samples to keep, at least 0")
-        if expected < 0:
-            raise ValueError(f"expected={expected}: expected samples that will come, at least 0")
+        step, history, expected = whole("step", step, 1), whole("history", history, 0), whole("expected", expected, 0)
         for number in ignore:
             if not 0 <= number < observation.nchan:
                 raise ValueError(f"ignore={list(ignore)}: expected channels from 0 to {observation.nchan - 1}")
@@ -391,6 +391,7 @@ class StreamSearch(Plan):
             An argument is not valid, or the search is closed.
         """
         self._check_open()
+        start = whole("start", start, 0)
         if rows.ndim != 2 or rows.shape[1] != self.observation.nchan:
             raise ValueError(f"rows has shape {rows.shape}, expected (samples, {self.observation.nchan})")
         if not np.can_cast(rows.dtype, self.dtype, "safe"):
