@@ -357,7 +357,7 @@ def test_packets_set_aside_after_others_were_recovered(tmp_path):
 
 
 def test_a_damaged_name_of_a_band(tmp_path):
-    """It is a band of its own; it does not end this run and all later ones."""
+    """Its rows form a separate band, and neither this run nor a later one ends with an error."""
     packet = lsst_packet(star(1, n=25, bands=1), cutout=10)
     packet["diaSource"]["band"] = "Q"
     data = container([packet], lsst_schema())

@@ -29,7 +29,7 @@ def signal(**changes):
 
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_the_frequency_changes_as_fast_as_is_assumed(detector):
-    """Rates an hour apart, over a year, at three positions; LIGO India is nearest to the equator."""
+    """The bound exceeds the acceleration of every detector, for three positions in the sky, during a year."""
     t = START + 3600 * np.arange(0, 8760, 7)
     sky = ((2.2, -0.5), (0.1, 0.0), (4.6, 0.41))
     rates = [[barycentre(t + s, detector, *at, "builtin")[1] for s in (0, 3600)] for at in sky]

@@ -41,7 +41,7 @@ DOUBLES = (
 )  # fmt: skip
 STRINGS = ("source_name", "rawdatafile")
 BYTES = ("signed",)
-KEPT = ("barycentric", "pulsarcentric", "nbeams", "ibeam", "az_start", "za_start")
+COPIED = ("barycentric", "pulsarcentric", "nbeams", "ibeam", "az_start", "za_start")
 """Keys, not known to `Observation`, that are copied from the header of a file to those of files made from it."""
 BitOrder = Literal["little", "big"]
 BIT_ORDERS = {
@@ -389,7 +389,7 @@ def header_bytes(obs: Observation, nbits: int, signed: bool, data_type: int = FI
 
     integer("machine_id", int(obs.extra.get("machine_id", 0)))
     integer("telescope_id", int(obs.extra.get("telescope_id", numbers.get(obs.telescope, 0))))
-    for key in KEPT:
+    for key in COPIED:
         if key in obs.extra:
             integer(key, int(obs.extra[key])) if key in INTEGERS else double(key, float(obs.extra[key]))
     if math.isfinite(obs.ra):
