@@ -600,6 +600,53 @@ def test_columns_of_one_name_are_refused():
     assert lombscargle("t", "m", data=frame, **GRID).period == lombscargle(t, y, **GRID).period
 
 
+@pytest.mark.parametrize("kind", ["arrays", "nested lists", "objects", "plain"])
+def test_ids_of_lists_join_those_of_one_object(kind, standin):
+    """A table with one row of lists for each object and band is the table with one row for each observation."""
+    columns, lists = arrow_columns(kind)
+    if kind in ("arrays", "nested lists"):
+        columns = lists if kind == "arrays" else [[one.tolist() for one in column] for column in lists]
+    grid = {"fmin": 0.2, "fmax": 0.6, "nf": 90}
+    for ids in (["c", "a", "b"], ["b", "a", "b"]):
+        found = lombscargle(*columns, id=ids, **grid)
+        flat = [np.concatenate(column) for column in lists]
+        expected = lombscargle(*flat, id=np.repeat(ids, [60, 45, 80]), **grid)
+        np.testing.assert_array_equal(found.power, expected.power)
+        assert found.ids.tolist() == list(dict.fromkeys(ids))
+    with pytest.raises(ValueError, match="id has 2 entries, y has 3 light curves"):
+        lombscargle(*columns, id=["c", "a"], **grid)
+
+
+def test_ids_of_rows_on_the_same_times(standin):
+    t, y, dy = curve()
+    several = np.stack([y, y[::-1], y + 1])
+    found = lombscargle(t, several, dy, id=["c", "a", "b"], **GRID)
+    np.testing.assert_array_equal(found.power, lombscargle(t, several, dy, **GRID).power)
+    assert found.ids.tolist() == ["c", "a", "b"]
+    assert lombscargle(t, several, dy, id=["c", "a", "c"], **GRID).n_used.tolist() == [2 * len(t), len(t)]
+
+
+def test_lists_of_polars(standin):
+    pl = pytest.importorskip("polars")
+    _, lists = arrow_columns("plain")
+    frame = pl.DataFrame(dict(zip("tye", ([x.tolist() for x in column] for column in lists), strict=True)))
+    found = lombscargle("t", "y", "e", data=frame, **GRID)
+    np.testing.assert_array_equal(found.power, lombscargle(*lists, **GRID).power)
+
+
+@pytest.mark.parametrize("banded", ["each row", "each list"])
+def test_bands_of_lists_of_one_object(banded):
+    _, lists = arrow_columns("plain")
+    sizes, names = [60, 45, 80], ["g", "r", "r"]
+    bands = names if banded == "each list" else [[name] * n for name, n in zip(names, sizes, strict=True)]
+    options = {"fmin": 0.5, "fmax": 2.0, "nf": 100, "device": "cpu"}
+    found = skysieve.lombscargle_multiband(*lists[:2], bands, lists[2], id=["b", "b", "a"], **options)
+    flat, ids = [np.concatenate(column) for column in lists], np.repeat(["b", "b", "a"], sizes)
+    expected = skysieve.lombscargle_multiband(*flat[:2], np.repeat(names, sizes), flat[2], id=ids, **options)
+    np.testing.assert_array_equal(found.power, expected.power)
+    assert found.ids.tolist() == ["b", "a"]
+
+
 def test_bands_of_arrow_lists():
     (t, y, dy), lists = arrow_columns("plain")
     bands = [np.array(["g", "r"])[np.arange(len(x)) % 2].tolist() for x in lists[0]]

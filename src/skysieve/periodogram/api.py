@@ -207,7 +207,8 @@ def lombscargle(
     offsets : array_like of int, shape (n + 1,), optional
         Rows of object ``i`` are ``offsets[i]:offsets[i + 1]`` of flat `t`, `y`, `dy`.
     id : array_like or str, optional
-        Object of each row of flat `t`, `y`, `dy`; rows of an object need not stand together.
+        Object of each row of flat `t`, `y`, `dy`, whose rows need not stand together; or one id for each light curve of
+        lists or of 2-D `y`, of which those with the same id are joined.
     data : Table, TimeSeries, DataFrame, structured array, dict or path, optional
         Table or file in which `t`, `y`, `dy` and `id` name columns, or fields of nested columns as ``"column.field"``.
         In a file (CSV, text, JSON, Parquet, FITS, ECSV, VOTable), columns that are not named are found by their usual

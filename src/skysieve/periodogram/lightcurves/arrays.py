@@ -124,12 +124,15 @@ def _field(column: Any, name: str) -> Any:
 
 
 def pieces(x: Any) -> Any:
-    """A column of lists (pyarrow, pandas, nested-pandas) as a list of arrays; anything else unchanged."""
+    """A column of lists (pyarrow, pandas, nested-pandas, polars) as a list of arrays; anything else unchanged."""
     lists = arrow_lists(x)
     if lists is not None:
         values, offsets = lists
         return np.split(values, offsets[1:-1]) if len(offsets) > 1 else []
-    if type(x).__module__.partition(".")[0] not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
+    module = type(x).__module__.partition(".")[0]
+    if module == "polars" and hasattr(getattr(x, "dtype", None), "inner"):  # the type of lists of the inner type
+        return [np.empty(0) if one is None else one.to_numpy() for one in x]
+    if module not in ("pandas", "nested_pandas") or not hasattr(x, "array"):
         return x
     if x.dtype != object or not len(x) or not any(np.ndim(value) > 0 for value in x.array):
         return x

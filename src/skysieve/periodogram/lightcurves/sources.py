@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,14 @@ class JoinedSource(FlatSource):
     def row(self, i: int, j: int) -> int:
         """The user's number of row ``j`` of object ``i``."""
         return j
+
+
+@dataclass(frozen=True)
+class GroupedSource(FlatSource):
+    """Lists of which several may be of one object, as the rows that ``order`` takes from all lists, joined."""
+
+    lists: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    """Offsets of the lists, in the order in which they were given."""
 
 
 @dataclass(frozen=True)
@@ -312,10 +320,10 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
             bounds = np.array([0, t.size]) if one else _checked_offsets(offsets, t.size)
             flat = FlatSource(t, y, dy, bounds)
             return CurveSet(flat, Units(), one, one, on_device=not isinstance(t, np.ndarray))
-    if offsets is None and id is None:
+    if offsets is None:
         found = _from_arrow_lists(t, y, dy)
         if found is not None:
-            return found
+            return found if id is None else _of_objects(found, id)
     t, y, dy = pieces(t), pieces(y), pieces(dy)
     for name, x in (("t", t), ("y", y), ("dy", dy), ("id", id)):
         if isinstance(x, str):
@@ -323,9 +331,10 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     if offsets is not None and id is not None:
         raise ValueError("offsets and id are both given; give one or the other")
     if is_ragged(y) or is_ragged(t):
-        if offsets is not None or id is not None:
-            raise ValueError("offsets and id need flat arrays, but lists of arrays are given")
-        return _from_lists(t, y, dy)
+        if offsets is not None:
+            raise ValueError("offsets need flat arrays, but lists of arrays are given")
+        lists = _from_lists(t, y, dy)
+        return lists if id is None else _of_objects(lists, id)
     times, time_unit = strip_times(t, "t")
     values, y_unit = strip(y, "y")
     errors = None if dy is None else _errors(dy, y_unit)
@@ -340,6 +349,9 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
     if offsets is None and id is None:
         source, single, same_times = _from_arrays(times, values, errors)
         return CurveSet(source, units, single, same_times, None, resolution, on_device is not None)
+    if id is not None and values.ndim == 2:
+        source, single, same_times = _from_arrays(times, values, errors)
+        return _of_objects(CurveSet(source, units, single, same_times, None, resolution, on_device is not None), id)
     if times.ndim != 1 or values.shape != times.shape:
         raise ValueError(f"with offsets or id, t and y must be 1-D and equally long; got {times.shape}, {values.shape}")
     errors = _broadcast(errors, times.shape, "dy")
@@ -352,6 +364,21 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
             raise ValueError(f"id has {bounds[-1]} rows, t and y have {times.size}")
     flat = FlatSource(times, values, errors, bounds, order)
     return CurveSet(flat, units, False, False, ids, resolution, on_device is not None)
+
+
+def _of_objects(curves: CurveSet, id: Any) -> CurveSet:
+    """Light curves that ``id`` names, one entry for each; those with the same id are joined, as the rows of a file."""
+    ids, bounds, order = group_rows(id)
+    n = curves.source.n_objects
+    if bounds[-1] != n:
+        raise ValueError(f"id has {bounds[-1]} entries, y has {n} light curves; one id for each is expected")
+    if len(ids) == n:
+        return replace(curves, ids=ids)
+    t, y, dy, offsets = curves.source.read(0, n)
+    objects = np.arange(n) if order is None else order
+    rows = np.concatenate([np.arange(offsets[i], offsets[i + 1]) for i in objects])
+    ends = np.append(0, np.cumsum(np.diff(offsets)[objects]))[bounds]
+    return replace(curves, source=GroupedSource(t, y, dy, ends, rows, offsets), ids=ids, same_times=False)
 
 
 def _from_arrow_lists(t: Any, y: Any, dy: Any) -> CurveSet | None:
@@ -622,23 +649,26 @@ def with_bands(curves: CurveSet, bands: Any) -> tuple[tuple[Any, ...], CurveSet]
     """
     source = curves.source
     rows = int(source.offsets[-1])
+    lists = source.lists if isinstance(source, GroupedSource) else source.offsets
     listed = arrow_words(bands)
     if listed is None:
         bands = pieces(bands)
     if listed is not None:
         flat, bounds = listed
-        if not np.array_equal(bounds, source.offsets):
+        if not np.array_equal(bounds, lists):
             raise ValueError("bands: the lists have other lengths than those of y; a band for every row is expected")
-    elif isinstance(source, ListSource | JoinedSource) and (is_ragged(bands) or _lists_among(bands)):
-        if len(bands) != source.n_objects:
-            raise ValueError(f"bands has {len(bands)} light curves, y has {source.n_objects}")
-        for i, (one, size) in enumerate(zip(bands, np.diff(source.offsets), strict=True)):
+    elif isinstance(source, ListSource | JoinedSource | GroupedSource) and (is_ragged(bands) or _lists_among(bands)):
+        if len(bands) != len(lists) - 1:
+            raise ValueError(f"bands has {len(bands)} light curves, y has {len(lists) - 1}")
+        for i, (one, size) in enumerate(zip(bands, np.diff(lists), strict=True)):
             if np.shape(one) != (size,):
                 raise ValueError(f"bands[{i}] has shape {np.shape(one)}; ({size},) is expected")
         each = [_host_bands(one) for one in bands]
         flat = np.concatenate([one for one in each if one.size] or [np.empty(0, int)])
     else:
         flat = _host_bands(bands)
+        if isinstance(source, GroupedSource) and flat.shape == (len(lists) - 1,) != (rows,):  # one for each list
+            flat = np.repeat(flat, np.diff(lists))
     flat, missing = _missing_bands(flat)
     if flat.dtype.kind == "O":
         for i, one in enumerate(flat.ravel()):
