@@ -84,6 +84,37 @@ def test_the_iau_sign_of_u(tmp_path, sky):
     assert np.array_equal(a[2, good], -b[2, good])
 
 
+@pytest.mark.parametrize("order", ["U,I,Q", "T,Q,U", "Q,TEMPERATURE,U"])
+@pytest.mark.parametrize("header", [{}, {"POLCCONV": "IAU", "BAD_DATA": 5.0}])
+def test_polarised_maps_in_any_order(tmp_path, sky, order, header):
+    maps = sky.maps.copy()
+    maps[1, 30] = 5.0
+    write_maps(tmp_path / "iqu.fits", replace(sky, maps=maps, header=header))
+    write_maps(tmp_path / "uiq.fits", SkyMaps(maps[[2, 0, 1]], True, ("U", "TEMPERATURE", "Q"), ("K",) * 3, header))
+    assert run(tmp_path / "iqu.fits", tmp_path / "a.fits", "--fwhm", "10deg").exit_code == 0
+    expected = read_maps(tmp_path / "a.fits").maps
+    for name, numbers in (("iqu", [0, 1, 2]), ("uiq", [2, 0, 1])):
+        out = tmp_path / f"{name}-out.fits"
+        result = run(tmp_path / f"{name}.fits", out, "--fwhm", "10deg", "--fields", order)
+        assert result.exit_code == 0, result.output
+        assert np.array_equal(read_maps(out).maps, expected[numbers])
+
+
+def test_a_folder_that_ends_in_a_slash(tmp_path, sky, monkeypatch):
+    """The smoothed map keeps its name in the folder, which is made."""
+    for name in ("new", "v1.2"):
+        words = ["smooth", str(tmp_path / "in.fits"), "-o", f"{tmp_path}/{name}/", "--fwhm", "10deg"]
+        monkeypatch.setattr(sys, "argv", ["skysieve", *words])
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        assert read_maps(tmp_path / name / "in.fits").nside == 16
+    words = ["smooth", str(tmp_path / "in.fits"), f"{tmp_path}/other/", "--fwhm", "10deg"]
+    monkeypatch.setattr(sys, "argv", ["skysieve", *words])
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "expected the name of a file to write" in result.output) == (2, True)
+    assert not (tmp_path / "other").exists()
+
+
 def test_kernels_and_columns(tmp_path, sky):
     np.savetxt(tmp_path / "bl.txt", np.exp(-np.arange(40) / 6.0))
     t = np.linspace(0, 0.8, 100)

@@ -168,6 +168,82 @@ def test_windows_from_fits(tmp_path):
         Window.from_fits(tmp_path / "b.fits", "X")
 
 
+BL = np.exp(-np.arange(40) / 9.0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "header"),
+    [
+        ((BL,), ""),
+        ((np.arange(40), BL), ""),
+        ((np.arange(40), BL, 0.01 * BL), "WMAP: multipole, transfer function, its error"),
+        ((np.arange(40), BL, 1e-3 * BL, -1e-4 * BL, 0 * BL), "ACT: the error modes follow"),
+    ],
+)
+def test_windows_from_text(tmp_path, columns, header):
+    np.savetxt(tmp_path / "b.txt", np.stack(columns, 1), header=header)
+    assert np.array_equal(Window.from_file(tmp_path / "b.txt").window(39), BL)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ((np.arange(40), BL, 0.9 * BL, 0.8 * BL), "has 4 columns, of which several are as large as a window"),
+        ((BL, BL), "found 1, 0.89"),
+        ((np.arange(2, 42), BL), "found 2, 3, 4, ...; give b_l at every degree from 0 on"),
+        ((np.arange(0, 80, 2), BL), "found 0, 2, 4, ..."),
+    ],
+)
+def test_windows_that_are_not_clear(tmp_path, columns, message):
+    np.savetxt(tmp_path / "b.txt", np.stack(columns, 1))
+    with pytest.raises(ValueError, match=message):
+        Window.from_file(tmp_path / "b.txt")
+
+
+def test_windows_of_planck(tmp_path):
+    """Component maps have columns INT_BEAM and POL_BEAM beside the map; instrument models have a table a channel."""
+    from astropy.io import fits
+
+    def table(name, **columns):
+        made = [fits.Column(n, f"{len(v)}D" if v.ndim > 1 else "D", array=v) for n, v in columns.items()]
+        return fits.BinTableHDU.from_columns(made, name=name)
+
+    sky = table("COMP-MAP", I_STOKES=np.ones(192))
+    sky.header.update({"PIXTYPE": "HEALPIX", "NSIDE": 4, "ORDERING": "RING"})
+    polarised = np.where(np.arange(40) < 2, 0, BL)
+    both = table("BEAMTF", INT_BEAM=BL, POL_BEAM=polarised)
+    fits.HDUList([fits.PrimaryHDU(), sky, both]).writeto(tmp_path / "cmb.fits")
+    found = Window.from_file(tmp_path / "cmb.fits")
+    assert np.array_equal(found.window(39), BL)
+    assert np.array_equal(found.polarised(39)[0], polarised)
+    fits.HDUList([fits.PrimaryHDU(), sky]).writeto(tmp_path / "map.fits")
+    with pytest.raises(ValueError, match="holds a map and no window"):
+        Window.from_file(tmp_path / "map.fits")
+    model = [table("CHANNEL_PARAMETERS", FWHM=BL), table("BEAMWF_030", NOMINAL=BL), table("BEAMWF_044", NOMINAL=BL**2)]
+    path = tmp_path / "rimo.fits"
+    fits.HDUList([fits.PrimaryHDU(), *model]).writeto(path)
+    with pytest.raises(ValueError, match=r"several windows \(BEAMWF_030, BEAMWF_044\).*rimo.fits\[BEAMWF_030\]"):
+        Window.from_file(path)
+    for name, expected in (("BEAMWF_044", BL**2), ("beamwf_030", BL), ("2", BL)):
+        assert np.array_equal(Window.from_file(f"{path}[{name}]").window(39), expected)
+    with pytest.raises(ValueError, match="extension='X', expected the name or number of a table: CHANNEL_PARAMETERS"):
+        Window.from_file(f"{path}[X]")
+    fits.HDUList([fits.PrimaryHDU(), table("BL", L=np.arange(2.0, 42), BL=BL)]).writeto(tmp_path / "l.fits")
+    with pytest.raises(ValueError, match="found 2, 3, 4"):
+        Window.from_file(tmp_path / "l.fits")
+
+
+def test_windows_that_healpy_writes(tmp_path):
+    healpy = pytest.importorskip("healpy")
+    beam = healpy.gauss_beam(0.1, 60, pol=True)
+    healpy.write_cl(tmp_path / "t.fits", beam[:, 0], dtype=np.float64)
+    assert np.array_equal(Window.from_file(tmp_path / "t.fits").window(60), beam[:, 0])
+    healpy.write_cl(tmp_path / "teb.fits", list(beam.T), dtype=np.float64)
+    found = Window.from_file(tmp_path / "teb.fits")
+    assert np.array_equal(found.window(60), beam[:, 0])
+    assert np.array_equal(np.stack(found.polarised(60))[:, 2:], beam[2:, 1:3].T)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -573,6 +573,12 @@ def _as_typed(option: str) -> str:
     return next((name for name in _options()[option].opts if name in words), option)
 
 
+def typed_as_folder(path: Path) -> bool:
+    """Whether the user typed a path with a slash at its end, which `Path` drops."""
+    words = [word.partition("=")[2] if word.startswith("--") else word for word in sys.argv[1:]]
+    return any(word.endswith(("/", os.sep)) and Path(word) == path for word in words)
+
+
 def terminal(**options: Any) -> Console:
     """A rich console that raises BrokenPipeError if the reader has ended; rich itself ends the process with code 1."""
     from rich.console import Console

@@ -35,6 +35,7 @@ from skysieve.core.command import (
     option,
     read_stdin,
     report_errors,
+    typed_as_folder,
     write_stdout,
 )
 from skysieve.core.files import save_figure
@@ -96,8 +97,8 @@ def smooth(
         option(
             "-o",
             "--output",
-            help="File to write, instead of OUT.fits; for several files of maps a folder, in which the smoothed maps "
-            "keep the names of their files.",
+            help="File to write, instead of OUT.fits; or a folder, in which the smoothed maps keep the names of their "
+            "files. It is a folder if there are several files of maps, or if it exists or ends in a slash.",
             panel=OUTPUT,
             metavar="FILE-or-DIR",
         ),
@@ -250,7 +251,8 @@ def smooth(
     """
     given = {name: value for name, value in locals().items() if name != "kernels"} | kernels
     code = 0
-    divided = cluster is not None or (output is not None and (len(files) > 1 or output.is_dir()))
+    folder = output is not None and output != STDIO and (output.is_dir() or typed_as_folder(output))
+    divided = cluster is not None or (output is not None and (len(files) > 1 or (folder and not dry_run)))
     interrupted = "interrupted; nothing was written" if not divided else "interrupted; --resume continues"
     with report_errors(interrupted, NAMES):
         messages = Messages(quiet, verbose, progress)
@@ -265,12 +267,12 @@ def smooth(
             from skysieve.cluster.command import launch
 
             if plot is not None:
-                raise ValueError("--plot needs a single file of maps, without --cluster")
+                raise ValueError("--plot needs a single file of maps and a single file to write, without --cluster")
             if dry_run:
                 raise ValueError("--dry-run needs a single file of maps, without --cluster")
             if output is None or output == STDIO:
                 raise ValueError("-o: expected a folder for the smoothed maps, with --cluster or several files of maps")
-            if output.suffix and not output.is_dir():
+            if output.suffix and not folder:
                 raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
             for file in files if output.is_dir() and not resume else ():
                 check_output(output / file.name, overwrite)
@@ -279,6 +281,8 @@ def smooth(
             if resume:
                 raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")
             target = output or files[-1]
+            if output is None and len(files) == 2 and typed_as_folder(target):
+                raise ValueError(f"{target}/: expected the name of a file to write; -o {target}/ writes into a folder")
             if not dry_run:
                 read = [Path(o[name]) for name in ("bl", "profile") if o.get(name) is not None]
                 check_outputs({"--output": target, "--plot": plot}, read)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,6 @@ from .base import SUPPORT_STEPS, Harmonic, Kernel, check_eps, find_support, read
 from .legendre import HEAT_SIGMA, heat_kernel, theta_nodes, window_of
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from numpy.typing import NDArray
@@ -36,6 +37,12 @@ _NO_WINDOW = 1e-17
 """Value of a Gaussian's window below which its series ends."""
 _FITS = (".fits", ".fit", ".gz")
 """Endings of the names of FITS files."""
+_EXTENSION = re.compile(r"(.+)\[([^\[\]]+)\]", re.DOTALL)
+"""The name of a FITS file, and of one of its extensions."""
+_DEGREES = ("L", "ELL", "MULTIPOLE", "INDEX")
+"""Names of columns of degrees; an INDEX may count from 1."""
+_LARGEST_ERROR = 0.5
+"""Columns beside a window are errors if they are nowhere larger than this fraction of its maximum."""
 
 
 class Gaussian(Harmonic):
@@ -131,49 +138,53 @@ class Window(Harmonic):
     def from_file(cls, path: str | os.PathLike[str]) -> Window:
         """Read a window from a FITS file (see `from_fits`) or a text file with columns b_l, or l and b_l.
 
+        Columns of errors may follow b_l, as in the files of WMAP and ACT; they are not used.  ``#`` begins a comment.
+        The name of a FITS file may end in that of an extension, as in ``"RIMO.fits[BEAMWF_030X030]"``.
+
         Raises
         ------
         OSError, ValueError
             The file cannot be read, or holds no window.
         """
+        named = _EXTENSION.fullmatch(os.fspath(path))
+        if named is not None and not Path(path).exists():
+            return cls.from_fits(named[1], extension=named[2])
         if Path(path).suffix.lower() in _FITS:
             return cls.from_fits(path)
-        table = _read_table(path)
-        if table.shape[1] > 2:
-            raise ValueError(f"{path}: has {table.shape[1]} columns, expected b_l alone, or l and b_l")
-        if table.shape[1] == 2 and table[:, 0].tolist() != list(range(len(table))):
-            raise ValueError(f"{path}: expected l = 0, 1, 2, ... in the first of two columns")
-        return cls(table[:, -1])
+        return cls(_window_column(_read_table(path), os.fspath(path)))
 
     @classmethod
-    def from_fits(cls, path: str | os.PathLike[str], column: str | int | None = None) -> Window:
-        """Read a window from a FITS table: ``BEAMWINDOW`` or the first table, columns T (or TEMPERATURE), E, B.
+    def from_fits(
+        cls, path: str | os.PathLike[str], column: str | int | None = None, extension: str | int | None = None
+    ) -> Window:
+        """Read a window from a FITS table, with columns T (TEMPERATURE, INT_BEAM), E (GRADIENT, POL_BEAM) and B (CURL).
 
         Parameters
         ----------
         path : str or path
         column : str or int, optional
-            Column of the temperature window, by name or number.  By default the column T, TEMPERATURE or BL, or the
-            first column that holds no degrees.  E and B are read if the table has them.
+            Column of the temperature window, by name or number.  By default the column T, TEMPERATURE, INT_BEAM or BL,
+            or the first column that holds no degrees.  E and B are read if the table has them.
+        extension : str or int, optional
+            Name or number of the table.  By default the one whose name contains BEAM or WINDOW, or the first one that
+            holds no HEALPix map.
 
         Raises
         ------
         ValueError
-            The file has no such table or column.
+            The file has no such table or column, or has several windows and no ``extension`` is given, or the degrees
+            of the table are not 0, 1, 2, ...
         """
         from astropy.io import fits
 
         with fits.open(path) as hdus:
-            tables = [h for h in hdus if isinstance(h, fits.BinTableHDU | fits.TableHDU)]
-            if not tables:
-                raise ValueError(f"{path}: holds no table, expected a window function such as BEAMWINDOW")
-            named = [h for h in tables if "WINDOW" in h.name.upper() or "BEAM" in h.name.upper()]
-            table = (named or tables)[0]
+            table = _window_table(hdus, path, extension)
             names = table.columns.names
             found = {n.strip().upper(): table.data[n] for n in names}
+            degrees = [n for n in found if n in _DEGREES and n != "INDEX"]
             if column is None:
-                plain = [n for n in found if n not in ("L", "ELL", "MULTIPOLE", "INDEX")]
-                usual = [n for n in ("T", "TEMPERATURE", "TT", "BL", "B_L", "INTENSITY") if n in found]
+                plain = [n for n in found if n not in _DEGREES]
+                usual = [n for n in ("T", "TEMPERATURE", "TT", "INT_BEAM", "BL", "B_L", "INTENSITY") if n in found]
                 if not plain:
                     raise ValueError(f"{path}: has columns {names}, expected a window")
                 main = found[(usual or plain)[0]]
@@ -181,7 +192,9 @@ class Window(Harmonic):
                 main = table.data.field(column)
             else:
                 raise ValueError(f"{path}: column={column!r}, expected one of {names} or its number")
-            e = next((found[n] for n in ("E", "GRAD", "GRADIENT") if n in found), None)
+            if degrees:
+                _check_degrees(np.asarray(found[degrees[0]]).ravel(), os.fspath(path))
+            e = next((found[n] for n in ("E", "GRAD", "GRADIENT", "POL_BEAM") if n in found), None)
             b = next((found[n] for n in ("B", "CURL") if n in found), None)
             return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
 
@@ -585,7 +598,8 @@ KERNELS: dict[str, KernelOption] = {
         "ANGLE", "Smooth with a Gaussian of this full width at half maximum, such as 4.7arcmin.", Gaussian
     ),
     "bl": KernelOption(
-        "FILE", "Smooth with the window b_l of a file: FITS (BEAMWINDOW), or text columns b_l, or l and b_l.",
+        "FILE", "Smooth with the window b_l of a file: FITS, also as FILE[EXTENSION], or text with the column b_l, or "
+        "with l, b_l and perhaps its errors.",
         Window.from_file,
     ),
     "profile": KernelOption(
@@ -633,6 +647,56 @@ def _window(values: Any, name: str) -> NDArray[np.float64]:
     if name in ("bl", "cl") and not k.any():
         raise ValueError(f"{name}: is zero at every degree; expected a value above or below 0")
     return k
+
+
+def _window_table(hdus: Any, path: str | os.PathLike[str], extension: str | int | None) -> Any:
+    """The table of a FITS file that holds the window."""
+    from astropy.io import fits
+
+    tables = [h for h in hdus if isinstance(h, fits.BinTableHDU | fits.TableHDU)]
+    if extension is not None:
+        word = str(extension).strip().upper()
+        chosen = [h for h in tables if word in (h.name.upper(), str(hdus.index(h)))]
+        if not chosen:
+            known = ", ".join(h.name or str(hdus.index(h)) for h in tables) or "none"
+            raise ValueError(f"{path}: extension={extension!r}, expected the name or number of a table: {known}")
+        return chosen[0]
+    named = [h for h in tables if "WINDOW" in h.name.upper() or "BEAM" in h.name.upper()]
+    if len(named) > 1:
+        known = ", ".join(h.name for h in named)
+        raise ValueError(
+            f"{path}: holds several windows ({known}), expected one of them, as in {path}[{named[0].name}]"
+        )
+    found = named or [h for h in tables if str(h.header.get("PIXTYPE", "")).strip().upper() != "HEALPIX"]
+    if not found:
+        what = "a map and no window" if tables else "no table"
+        raise ValueError(f"{path}: holds {what}, expected a window function such as BEAMWINDOW")
+    return found[0]
+
+
+def _window_column(table: NDArray[np.float64], path: str) -> NDArray[np.float64]:
+    """The window in a table of text: b_l alone, or l and b_l, which columns of errors may follow."""
+    if table.shape[1] == 1:
+        return table[:, 0]
+    _check_degrees(table[:, 0], path)
+    bl = table[:, 1]
+    if (np.abs(table[:, 2:]).max(axis=0, initial=0) > _LARGEST_ERROR * np.abs(bl).max()).any():
+        raise ValueError(
+            f"{path}: has {table.shape[1]} columns, of which several are as large as a window: expected b_l alone, or "
+            "l and b_l, or l, b_l and its errors"
+        )
+    return bl
+
+
+def _check_degrees(degrees: NDArray[Any], path: str) -> None:
+    """Refuse a column of degrees other than 0, 1, 2, ..."""
+    if degrees.dtype.kind in "iuf" and degrees.tolist() == list(range(len(degrees))):
+        return
+    begins = ", ".join(f"{value:g}" if isinstance(value, float) else f"{value}" for value in degrees[:3].tolist())
+    raise ValueError(
+        f"{path}: expected l = 0, 1, 2, ... in the column of degrees, which is the first of several, found {begins}, "
+        "...; give b_l at every degree from 0 on"
+    )
 
 
 def _read_table(path: str | os.PathLike[str]) -> NDArray[np.float64]:

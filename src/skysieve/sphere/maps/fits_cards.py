@@ -64,7 +64,7 @@ def stokes(name: str) -> str | None:
 
 
 def find_column(wanted: int | str, names: Sequence[str], path: str) -> int:
-    """The number of a column that is given by number, by name, or as I, Q or U.
+    """The number of a column that is given by number, by name, or as I (also T), Q or U.
 
     Parameters
     ----------
@@ -86,10 +86,11 @@ def find_column(wanted: int | str, names: Sequence[str], path: str) -> int:
     upper = [n.upper() for n in names]
     if wanted.upper() in upper:
         return upper.index(wanted.upper())
-    found = [k for k, n in enumerate(names) if stokes(n) == wanted.upper() and not is_auxiliary(n)]
+    word = next((s for s, words in STOKES.items() if wanted.upper() in words), "")
+    found = [k for k, n in enumerate(names) if word and stokes(n) == word and not is_auxiliary(n)]
     if not found:
         raise ValueError(f"{path}: no column {wanted!r}, there are {', '.join(names)}")
-    return min(found, key=lambda k: STOKES[wanted.upper()].index(_first_word(names[k])))
+    return min(found, key=lambda k: STOKES[word].index(_first_word(names[k])))
 
 
 def _first_word(name: str) -> str:

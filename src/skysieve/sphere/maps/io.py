@@ -86,8 +86,8 @@ class SkyMaps:
 
     @property
     def polarised(self) -> bool:
-        """Whether the maps are I, Q and U by their names."""
-        return [stokes(n) for n in self.names] == ["I", "Q", "U"]
+        """Whether the maps are I, Q and U by their names, in any order."""
+        return len(self.names) == 3 and {stokes(n) for n in self.names} == {"I", "Q", "U"}
 
     @property
     def bad_pixels(self) -> NDArray[np.bool_] | None:

@@ -324,20 +324,30 @@ def smooth_maps(sky: SkyMaps, pol: bool = True, **options: Any) -> SkyMaps:
     if pol and stray and not polarised:
         raise ValueError(
             f"columns {', '.join(sky.names)}: {' and '.join(stray)} can be smoothed together with I alone; "
-            "expected I, Q and U in this order (--fields I,Q,U), or none of Q and U (--fields I)"
+            "expected I, Q and U (--fields I,Q,U), or none of Q and U (--fields I)"
         )
-    bad = sky.bad_pixels
-    maps = sky.maps.copy() if polarised and sky.iau else sky.maps
-    if polarised and sky.iau:
-        _change_sign(maps[2])
+    bad, maps = sky.bad_pixels, sky.maps
+    order = [0, 1, 2]
+    if polarised:
+        order = sorted(order, key=lambda k: "IQU".index(stokes(sky.names[k]) or ""))
+        (_, q, u), (_, of_q, of_u) = ([given[k] for k in order] for given in (sky.names, sky.units))
+        if of_q != of_u:
+            raise ValueError(
+                f"{q} is in {of_q!r}, {u} in {of_u!r}: expected one unit, since each goes into both results"
+            )
+        if order != [0, 1, 2]:
+            maps, bad = maps[order], None if bad is None else bad[order]
+        elif sky.iau:
+            maps = maps.copy()
+        if sky.iau:
+            _change_sign(maps[2])
     if bad is not None and bad.any():
         maps = np.ma.MaskedArray(maps, bad)
-    if polarised and sky.units[1] != sky.units[2]:
-        (_, q, u), (_, of_q, of_u) = sky.names, sky.units
-        raise ValueError(f"{q} is in {of_q!r}, {u} in {of_u!r}: expected one unit, since each goes into both results")
     out = np.asarray(smoothing(maps, pol=polarised, nest=sky.nest, **options))
     if polarised and sky.iau:
         _change_sign(out[2])
+    if order != [0, 1, 2]:
+        out = out[np.argsort(order)]
     pixels, unchanged = sky.pixels, sky.unchanged
     if out.shape[-1] != sky.maps.shape[-1]:
         unchanged = ()  # these columns have the pixels of the old nside
