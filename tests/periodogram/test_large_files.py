@@ -264,6 +264,14 @@ def test_other_files_are_read_whole(odd: str, small_pieces: None, tmp_path: Path
     assert stream.open_stream(write(tmp_path / "a.parquet", table, 100), Wanted()) is None
 
 
+def test_ids_that_were_rounded_numbers(small_pieces: None, tmp_path: Path) -> None:
+    table = rows()
+    names = {one: f"6.866{k}e+17" for k, one in enumerate(np.unique(table["objectid"]))}
+    made = table | {"objectid": np.array([names[one] for one in table["objectid"]])}
+    with pytest.raises(BadFile, match=r"column 'objectid' holds 6\.866\d+e\+17, a rounded floating-point number"):
+        stream.open_stream(write(tmp_path / "a.parquet", made, 100), Wanted())
+
+
 EPOCH = np.datetime64("1858-11-17", "us")
 
 

@@ -171,6 +171,24 @@ def test_a_full_disk_loses_nothing(suffix: str, survey: Path, tmp_path: Path) ->
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"survey.csv", "whole.csv", out.name})
 
 
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_an_output_of_another_process(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The table is written once, under the name that the message gives."""
+    found = search.join
+
+    def slow(parts):
+        (tmp_path / name).write_text("theirs")
+        return found(parts)
+
+    monkeypatch.setattr(search, "join", slow)
+    result = run("period", survey, *GRID, "-q", "-o", tmp_path / name)
+    assert result.exit_code == 2
+    other = name.replace("p.", "p-2.")
+    assert f"another process has written it meanwhile; this result is in {other}" in " ".join(result.stderr.split())
+    assert (tmp_path / name).read_text() == "theirs"
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["survey.csv", name, other])
+
+
 def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is written to the folder of temporary files, if it has room."""
     from skysieve.core import table_files as files

@@ -39,7 +39,7 @@ from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 from .options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
-from .run import MAX_PLOTS, Outputs, PeriodRun, UserError
+from .run import MAX_PLOTS, Outputs, PeriodRun, UserError, WrittenElsewhere
 
 COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
 
@@ -380,7 +380,7 @@ def period(
                 typer.echo(f"skysieve: {with_option(str(e))}", err=True)
             else:
                 run.complain(str(e))
-                if run.found:
+                if run.found and not isinstance(e, WrittenElsewhere):
                     run.complain(run.keep_finished("stopped"))
             code = USER_ERROR
         except BrokenPipeError:

@@ -46,6 +46,10 @@ class UserError(Exception):
     """An error of the user's, in one line."""
 
 
+class WrittenElsewhere(UserError):
+    """The table was written under another name, because another process wrote the output in the meantime."""
+
+
 @dataclass(frozen=True)
 class Treatment:
     """Changes to the rows of a file before the search."""
@@ -587,6 +591,8 @@ class PeriodRun:
         """Write the last rows of the table, and rename it."""
         try:
             stack.close()
+        except FileExistsError as e:
+            raise WrittenElsewhere(f"cannot write {path}: {e.strerror or e}") from None
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 
@@ -601,6 +607,8 @@ class PeriodRun:
                 write_table(columns, path, units=units, format=self.format)
         except BrokenPipeError:
             raise
+        except FileExistsError as e:
+            raise WrittenElsewhere(f"cannot write {path}: {e.strerror or e}") from None
         except OSError as e:
             raise UserError(f"cannot write {path}: {e.strerror or e}") from None
 

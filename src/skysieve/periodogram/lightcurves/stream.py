@@ -18,7 +18,18 @@ import numpy as np
 from skysieve.core.arrays import from_arrow
 from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
-from .column_names import FLAG, MISSING_BANDS, MOVING, NUMERIC, STARS, Columns, Wanted, plain
+from .column_names import (
+    FLAG,
+    MISSING_BANDS,
+    MOVING,
+    NUMERIC,
+    STARS,
+    BadFile,
+    Columns,
+    Wanted,
+    plain,
+    refuse_rounded,
+)
 from .flags import has_bits, mission
 from .io import LightCurves, error_of_flux, leave_out_two_dates, marked, same_times
 from .parquet import (
@@ -601,6 +612,10 @@ def _ids_of(file: _File, lists: bool) -> tuple[NDArray[Any], NDArray[np.int64]]:
     n = file.rows[1] - file.rows[0]
     if lists and len(ids) != n:
         raise _Whole
+    try:
+        refuse_rounded(ids, f"column {name!r}")
+    except ValueError as error:
+        raise BadFile(str(error)) from None
     return ids, np.append(first, n)
 
 
