@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from skysieve import LombScargle
 from skysieve.cli import app
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
 from skysieve.periodogram.contract import Status
@@ -281,3 +282,24 @@ def test_values_that_are_constant_in_every_band_are_named_so():
 def test_text_is_no_frequency(end, text):
     with pytest.raises(TypeError, match=f"{end}=.*; a positive number or 'auto' is expected"):
         lombscargle(T, Y, **{end: text})
+
+
+@pytest.mark.parametrize("options", [{"method": "nufft"}, {"method": "direct"}, {"method": "finufft"}, {"nterms": 3}])
+def test_an_object_that_does_not_fit_into_the_memory(options):
+    """Refused before the search, with the bytes that it needs; with that many it would be searched."""
+    t = np.linspace(0, 100, 3000)
+    grid = {"fmin": 0.1, "fmax": 5.0, "nf": 500, "device": "cpu", "threads": 1}
+    with pytest.raises(MemoryBudgetError, match=r"object 1 of 3,000 rows, with method='\w+' and 1 thread") as found:
+        lombscargle([t[:9], t], [np.sin(t[:9]), np.sin(t)], **grid, **options, memory=20_000)
+    per_row = found.value.needed / 3000
+    assert 60 <= per_row < 2000
+
+
+def test_the_memory_of_an_object_on_the_command_line(tmp_path):
+    t = np.linspace(0, 100, 3000)
+    np.savetxt(tmp_path / "a.txt", np.stack([t, np.sin(t)], 1), header="mjd mag", comments="")
+    words = ["period", str(tmp_path / "a.txt"), "--nf", "500", "--device", "cpu", "--memory", "20kB"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "object 0 of 3,000 rows" in result.stderr
+    assert "--memory" in result.stderr

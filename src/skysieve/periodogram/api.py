@@ -236,7 +236,7 @@ def lombscargle(
         equal times, constant `y` or an error that is not positive.  In a batch such an object gets NaN and a
         `Status`, and the others are searched.
     MemoryBudgetError
-        If the powers do not fit into memory.
+        If the powers do not fit into memory, or a light curve by itself not into `memory`.
     DeviceUnavailable
         If the device asked for cannot be used.
 

@@ -144,7 +144,7 @@ def lombscargle_multiband(
     ValueError, TypeError
         For arguments that do not fit, as `skysieve.lombscargle`.
     MemoryBudgetError
-        If the powers do not fit into memory.
+        If the powers do not fit into memory, or a light curve by itself not into `memory`.
     DeviceUnavailable
         If the device asked for cannot be used.
 

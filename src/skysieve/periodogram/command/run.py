@@ -403,7 +403,7 @@ class PeriodRun:
         return correct
 
     def _search(self, number: int, file: Path, label: str, curves: LightCurves | CurveStream, stack: ExitStack) -> None:
-        from skysieve.core.errors import SkysieveError
+        from skysieve.core.errors import MemoryBudgetError, SkysieveError
         from skysieve.core.files import parquet_rows
         from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
@@ -426,7 +426,8 @@ class PeriodRun:
                 raise UserError(about + str(e).splitlines()[0]) from e
             self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
         except SkysieveError as e:
-            raise UserError(str(e).splitlines()[0]) from e
+            more = "; --memory sets the budget" if isinstance(e, MemoryBudgetError) else ""
+            raise UserError(str(e).splitlines()[0] + more) from e
         except OSError as e:
             writes = self.parts is not None or self.rows is not None  # finished parts or rows, else the file is read
             place = e.filename or (self.output if writes else file)

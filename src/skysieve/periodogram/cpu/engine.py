@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.cpu.jit import FirstAnswers, compile_beside, interpreted_if_small, read_only
+from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.progress import Progress, Reporter
 from skysieve.core.tasks import TaskPool, job_share, usable_cores
@@ -32,6 +33,8 @@ CHUNK_BYTES = 64 << 20
 """Bytes of prepared rows and copies of a chunk of objects: large against overheads, small against memory."""
 ROW_BYTES = 48
 """Bytes of a row: t, y, dy as read (if copied), and t, w, w y as prepared."""
+FINUFFT_ROW_BYTES = 110
+"""Bytes of a row that finufft needs; 104 are measured."""
 MAX_OBJECTS = 65536
 OBJECT_STEPS, ROW_STEPS = 150, 0.15
 """Microseconds of `prepare`, and at most of `scan`, by the interpreter: for an object and for a row."""
@@ -73,7 +76,7 @@ class Engine:
     device : Device, optional
         The host.
     memory : str or float, optional
-        Working memory; bounds the rows of a chunk (one object at least).
+        Working memory; bounds the rows of a chunk.  An object that needs more by itself is a MemoryBudgetError.
     threads : int, optional
         Threads; all usable cores by default.
     """
@@ -157,7 +160,8 @@ class Engine:
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
         used = [METHODS[i] for i in np.unique(method)]
-        working = int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * 500 * largest
+        scratch = max((self._bytes_of_row(int(i)) for i in np.unique(method)), default=0)
+        working = int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * scratch * largest
         return {
             "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
@@ -193,6 +197,32 @@ class Engine:
         from skysieve.periodogram.cpu.fourier import series
 
         return series.first(self.model, n, nf, regular)
+
+    def _bytes_of_row(self, method: int) -> int:
+        """Bytes of scratch that a thread needs for each row of a light curve."""
+        if method == FINUFFT:
+            return FINUFFT_ROW_BYTES
+        if self.model is None:
+            return state.bytes_of_row(self.dtype, method == NUFFT)
+        from skysieve.periodogram.cpu.fourier import series
+
+        return series.bytes_of_row(self.model, method == NUFFT)
+
+    def _refuse_large(
+        self, objects: NDArray[np.int64], rows: NDArray[np.int64], method: NDArray[Any], large: NDArray[np.bool_]
+    ) -> None:
+        """Refuse objects that do not fit into the memory that was given, each by itself."""
+        if self.bounded is None:
+            return
+        scratch = np.array([self._bytes_of_row(i) for i in range(len(METHODS))])[method]
+        threads = np.where(large & (method != FINUFFT), self.pool.workers, 1)
+        needed = rows * (ROW_BYTES + scratch * threads)
+        worst = int(needed.argmax())
+        if needed[worst] > self.bounded:
+            n = int(threads[worst])
+            how = f"method={METHODS[method[worst]]!r} and {n} thread{'s (fewer threads need less)' if n > 1 else ''}"
+            what = f"object {objects[worst]} of {rows[worst]:,} rows, with {how},"
+            raise MemoryBudgetError(what, int(needed[worst]), self.bounded)
 
     # ------------------------------------------------------------------ one chunk
     def _spread(self, n: int, work: Callable[[int, int], Any]) -> None:
@@ -276,6 +306,7 @@ class Engine:
                 self.fast = True
         output.method[start:stop][ok] = method
         large = np.zeros(len(ok), np.bool_) if job.interpreted else self._is_large(seconds)
+        self._refuse_large(start + ok, curves.n_used[ok].astype(np.int64), method, large)
         tasks, costs, units = [], [], []
         for m, c, members in _groups(method, combs, seconds, ~large, TASKS_PER_THREAD * self.pool.workers):
             tasks.append(partial(job.objects, m, c, ok[members]))

@@ -103,6 +103,11 @@ def comb_work(dtype: np.dtype[Any], points: int, folds2: int, block: int, old: W
     return _work(dtype, points, points, cells, 4 * GROUP, 1, block)
 
 
+def bytes_of_row(dtype: np.dtype[Any], comb: bool) -> int:
+    """Bytes of scratch that a thread needs for each row of a light curve, for the comb or for direct sums."""
+    return 16 + (24 + (2 * ROW + 6) * dtype.itemsize if comb else 0)
+
+
 def direct_work(dtype: np.dtype[Any], points: int, block: int, old: Work | None) -> Work:
     """Scratch for direct sums and for exact powers."""
     points = max(points, SUPER_BLOCK)

@@ -172,6 +172,13 @@ def make_work(
     return kernels.SeriesWork(**arrays, design=np.empty(shape))
 
 
+def bytes_of_row(model: fourier.Model, nufft: bool) -> int:
+    """Bytes of `make_work` for each row of a light curve."""
+    tables = fourier.tables(model)
+    top = max(1, tables.highest)
+    return 24 + 16 * top + 8 * (len(tables.penalty) + 1) + (8 * top * (1 + ROW) if nufft else 0)
+
+
 def free_scratch() -> None:
     """Free large scratch of this thread."""
     work = getattr(_scratch, "work", None)
