@@ -421,3 +421,11 @@ def test_arrays_of_an_output_are_made_when_they_are_first_asked_for():
     assert np.isnan(output.peak_frequency).all()
     with pytest.raises(AttributeError, match="'Output' object has no attribute 'other'"):
         output.other  # noqa: B018
+
+
+@pytest.mark.parametrize("ending", ["csv", "ecsv"])
+def test_a_table_is_no_whole_result(tmp_path, ending):
+    found = lombscargle(np.arange(20.0) ** 1.1, np.sin(np.arange(20)), fmin=0.1, fmax=0.4, nf=30, device="cpu")
+    found.save(tmp_path / f"a.{ending}")
+    with pytest.raises(ValueError, match=r"is a table, which does not hold all values: expected a \.npz file"):
+        type(found).load(tmp_path / f"a.{ending}")

@@ -66,6 +66,8 @@ def save_values(kind: str, values: Mapping[str, Any], table: Callable[[], Table]
 
 def load_values(kind: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the values that `save_values` wrote to ``.npz`` for the class ``kind``."""
+    if Path(path).suffix.lower().removeprefix(".") in FORMATS and Path(path).exists():
+        raise ValueError(f"{os.fspath(path)!r} is a table, which does not hold all values: expected a {COMPLETE} file")
     held = npz_arrays(path)
     meta = json.loads(str(held.pop("meta", "{}")))
     if meta.get("class") != kind:

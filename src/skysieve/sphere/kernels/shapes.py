@@ -707,4 +707,4 @@ def _read_table(path: str | os.PathLike[str]) -> NDArray[np.float64]:
     try:
         return np.array([[float(v) for v in r] for r in rows])
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: expected numbers between spaces, with # before comments ({error})") from None
