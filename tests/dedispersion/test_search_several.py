@@ -92,7 +92,9 @@ def test_all_files_are_searched_where_nobody_reads_the_lines(night, tmp_path):
 def test_several_devices_search_a_file_each(night, tmp_path, monkeypatch):
     """Two at a time, in any order: the table, the folder of parts and the damaged file are as with one device."""
     one = run("search", night, *DMS, "-o", tmp_path / "one.csv", code=FAILED_SOME)
-    monkeypatch.setattr(several, "devices_for", lambda device, files: ["cpu", "cpu"] if len(files) > 1 else [device])
+    monkeypatch.setattr(
+        several, "devices_for", lambda device, files, limited: ["cpu", "cpu"] if len(files) > 1 else [device]
+    )
     two = run("search", night, *DMS, "-o", tmp_path / "two.csv", "--resume", code=FAILED_SOME)
     assert rows(tmp_path / "two.csv") == rows(tmp_path / "one.csv")
     assert sorted(two.replace("two", "one").splitlines()) == sorted(one.splitlines())
@@ -122,17 +124,26 @@ def test_results_come_in_order_from_devices_that_work_at_once():
 
 
 def test_gpus_that_search_files(monkeypatch, tmp_path):
-    """One for one file or few data; a file that does not exist is reported later."""
+    """Two files at a time on each GPU; one GPU for few data.  A file that does not exist is reported later."""
     monkeypatch.setattr(several, "BYTES_EACH", 100)
     files = [tmp_path / f"{i}.fil" for i in range(6)]
     for file in files[:5]:
         file.write_bytes(bytes(60))
     gpus = [Device("cuda", i, "a GPU", 1 << 30, (9, 0), 100) for i in range(3)]
-    monkeypatch.setattr(several, "resolve", lambda device: gpus if device == "cuda:all" else gpus[:1])
-    asked = [("cuda:all", 5), ("cuda:all", 2), ("cuda:all", 1), ("cuda:1", 5), ("auto", 5), ("cpu", 5)]
-    found = [several.devices_for(device, files[:n]) for device, n in asked]
-    assert found == [["cuda:0", "cuda:1", "cuda:2"], ["cuda:0", "cuda:1"], ["cuda:all"], ["cuda:1"], ["auto"], ["cpu"]]
-    assert several.devices_for("cuda:all", [files[0], files[5]]) == ["cuda:0"]
+    cpu = [Device("cpu", 0, "a CPU", 1 << 30, None, 2)]
+    found = {"cuda:all": gpus, "cuda:1": gpus[1:2], "auto": gpus[:1], "cpu": cpu}
+    monkeypatch.setattr(several, "resolve", found.__getitem__)
+    one, two, three = (f"cuda:{i}" for i in range(3))
+    assert several.devices_for("cuda:all", files[:5]) == [one, two, three, one, two]
+    assert several.devices_for("cuda:all", files[:2]) == [one, two]
+    assert several.devices_for("cuda:all", files[:1]) == ["cuda:all"]
+    assert several.devices_for("cuda:all", [files[0], files[5]]) == [one, one]
+    assert several.devices_for("cuda:1", files[:5]) == [two, two]
+    assert several.devices_for("auto", files[:5]) == [one, one]
+    assert several.devices_for("cpu", files[:5]) == ["cpu"]
+    assert several.devices_for("cuda:all", files[:5], limited=True) == [one, two, three]
+    monkeypatch.setattr(several, "BYTES_AT_ONCE", 59)
+    assert several.devices_for("cuda:all", files[:5]) == [one, two, three]
 
 
 @pytest.mark.parametrize("ending", ["ecsv", "json", "parquet"])

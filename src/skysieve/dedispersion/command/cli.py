@@ -355,14 +355,14 @@ def search(
         if save_mask is not None and steps == ():
             raise ValueError("--save-mask: nothing is removed with --clean none")
 
-        def find(fb: Filterbank, device: str) -> tuple[Filterbank, Candidates, Mask | None]:
+        def find(fb: Filterbank, device: str, bar: bool) -> tuple[Filterbank, Candidates, Mask | None]:
             made = dms.plan(fb, plan_file)
             messages.detail(made.summary())
             prepared, mask, every = cleaning.prepared(fb, messages, requantise)
             found = single_pulses.search(
                 prepared, made, clean=steps, **searching.arguments, **vars(grouping), mask=mask,
                 device=device, threads=computation.threads, memory=computation.memory,
-                progress=messages.progress and device == computation.device,  # several GPUs would each draw a bar
+                progress=messages.progress and bar,
             )  # fmt: skip
             return prepared, found, every
 
@@ -400,7 +400,8 @@ def search(
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
-            if code := search_each(listed, data.open, find, outputs, asked, messages, computation.device):
+            limited = computation.memory is not None
+            if code := search_each(listed, data.open, find, outputs, asked, messages, computation.device, limited):
                 raise typer.Exit(code)
             return
         if resume:
@@ -428,7 +429,7 @@ def search(
             messages.detail(made.summary())
             predict(fb, made, computation, cleaning.given() or requantise, clean=steps, **searching.arguments)
             return
-        searched, found, every = find(fb, computation.device)
+        searched, found, every = find(fb, computation.device, True)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
         if output is not None:
             with output_file(output, f".{chosen}") as file:
