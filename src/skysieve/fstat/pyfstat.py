@@ -124,8 +124,9 @@ def register_pyfstat(
     -----
     ``TransientGridSearch``, ``MCMCTransientSearch`` and everything else in PyFstat that makes transient maps accept the
     name.  Cells whose window holds fewer than two SFTs have F = 0; LALPulsar stops at them.  The most probable values
-    are centres of LALPulsar's bins.  PyFstat's searches need statistics only: ``F_mn`` is computed when it is read
-    (unless `compat` needs the map), from a copy of the atoms.
+    are centres of LALPulsar's bins; for the window "none" they are the centre of the range that PyFstat asks for, as in
+    LALPulsar, whereas ``t0_ML`` and ``tau_ML`` follow from the data.  PyFstat's searches need statistics only: ``F_mn``
+    is computed when it is read (unless `compat` needs the map), from a copy of the atoms.
 
     Examples
     --------
@@ -202,7 +203,11 @@ class MapMaker:
         found.maxF, found.t0_ML, found.tau_ML = result.max_F, float(result.t0_ml or 0), float(result.tau_ml or 0)
         if BtSG:
             found.lnBtSG = result.lnBtSG
-            found.t0_MP, found.tau_MP = result.bin_mode("t0"), result.bin_mode("tau")
+            if window == "none":  # LALPulsar's posterior is then uniform over the range that it was given
+                found.t0_MP = windowRange.t0 + 0.5 * windowRange.t0Band
+                found.tau_MP = windowRange.tau + 0.5 * windowRange.tauBand
+            else:
+                found.t0_MP, found.tau_MP = result.bin_mode("t0"), result.bin_mode("tau")
         return found
 
     def one(self, multiFstatAtoms: Any, grid: Grid, window: WindowName, BtSG: bool) -> Any:
