@@ -300,11 +300,22 @@ def test_wrong_input_is_named(sfts):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             Demodulator(h1, **(place | options))
-    for wrong in ({"cosi": 2}, {"ra": 90.0}, {"dec": 45.0}, {"f0": np.nan}, {"tref": np.inf}):
+    for wrong in ({"cosi": 2}, {"ra": 90.0}, {"dec": 45.0}, {"f0": np.nan}, {"tref": np.inf}, {"psi": np.nan}):
         with pytest.raises(ValueError, match="{}={}: expected".format(*next(iter(wrong.items())))):
             signal(**wrong)
     with pytest.raises(ValueError, match="no SFT of 1800 s fits"):
         simulate_sfts((99.9, 100.1), START, 100)
+    for given, message in (
+        ({"detectors": ["H1", "H1"]}, "each name once"), ({"noise": {"H1": 1e-23}}, "expected a value for L1"),
+        ({"tsft": 0}, "tsft=0"), ({"ephemeris": "jpl"}, "ephemeris='jpl'"), ({"t_start": np.nan}, "t_start=nan"),
+        ({"gaps": [(START + 10**4, START)]}, "expected the end after the beginning"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            simulate_sfts((99.9, 100.1), **given)
+    with pytest.raises(TypeError, match="signals holds a str, expected Signal"):
+        simulate_sfts((99.9, 100.1), signals="x")
+    with pytest.raises(TypeError, match="sfts holds a float, expected SFTs"):
+        Demodulator(np.nan, **place)
 
 
 @pytest.mark.parametrize(

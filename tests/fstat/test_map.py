@@ -301,6 +301,10 @@ def test_synthetic_atoms():
         ({"offsets": [1]}, "offsets"),
         ({"noise": -1.0}, "noise"),
         ({"noise": {"H1": 0, "L1": 1}}, "noise"),
+        ({"noise": {"H1": 1}}, "expected a value for L1"),
+        ({"gaps": [(T0 + 9 * T, T0)]}, "expected the end after the beginning"),
+        ({"dec": 45.0}, r"dec=45\.0: expected an angle in radians"),
+        ({"ra": np.nan}, "ra=nan"),
         ({"span": 0}, "span=0"),
         ({"dtype": "int8"}, "dtype"),
     ],
@@ -311,7 +315,14 @@ def test_bad_simulations_are_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"snr": -1}, "snr"), ({"cosi": 2}, "cosi"), ({"window": "none"}, "no start")]
+    ("options", "message"),
+    [
+        ({"snr": -1}, "snr"),
+        ({"cosi": 2}, "cosi"),
+        ({"window": "none"}, "no start"),
+        ({"psi": np.nan}, "psi=nan"),
+        ({"phi0": np.inf}, "phi0=inf"),
+    ],
 )
 def test_bad_injections_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -309,6 +309,8 @@ def test_templates_of_other_times_are_left_out():
         ({"device": []}, TypeError, "device="),
         ({"threads": 0}, ValueError, "threads=0"),
         ({"checkpoint_every": -1}, ValueError, "checkpoint_every=-1"),
+        ({"total": -1}, ValueError, "total=-1"),
+        ({"threshold": "x"}, TypeError, "threshold='x': expected a finite number"),
         ({"progress": 3}, TypeError, "progress=3"),
         ({"source": 3}, TypeError, "batches is a int"),
         ({"source": [3]}, TypeError, "item 0 is a int"),
@@ -322,11 +324,21 @@ def test_bad_arguments_are_refused(options, error, message):
 
 @pytest.mark.parametrize(
     ("options", "error"), [({"Fstar0": "x"}, TypeError), ({"Fstar0": np.inf}, ValueError),
-                           ({"Fstar0": 1, "oLGX": [-1]}, ValueError)]
+                           ({"Fstar0": 1, "oLGX": [-1]}, ValueError), ({"Fstar0": 1, "oLGX": "1,1"}, TypeError),
+                           ({"Fstar0": 1, "oLGX": [None, 1]}, TypeError)]
 )  # fmt: skip
 def test_bad_priors_are_refused(options, error):
-    with pytest.raises(error):
+    with pytest.raises(error, match=f"{list(options)[-1]}=.*: expected"):
         BSGL(**options)
+
+
+@pytest.mark.parametrize(
+    ("oLGX", "twoF", "twoFX"),
+    [(None, 60, 5), ([1, 1], [60, 61, 62], [[1, 2], [3, 4]]), ({"H1": 1, "L1": 1}, 60, [1, 2, 3])],
+)
+def test_a_prior_refuses_values_of_other_shapes(oLGX, twoF, twoFX):
+    with pytest.raises(ValueError, match=r"twoFX has shape .*: expected that of twoF, .*, for each detector"):
+        BSGL(5, oLGX).log10(twoF, twoFX)
 
 
 # ---------------------------------------------------------------- the line-robust statistic

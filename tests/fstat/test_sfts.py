@@ -250,6 +250,8 @@ def test_wrong_arguments(tmp_path):
         write_sfts(tmp_path, [made(), made()])
     with pytest.raises(ValueError, match=r"SFTs at GPS 10 and 11 overlap"):
         SFTs("H1", [10, 11], 1800, 0, np.ones((2, 3)))
+    with pytest.raises(ValueError, match="first_bin=nan"):
+        SFTs("H1", [10], 1800, np.nan, np.ones((1, 3)))
     with pytest.raises(ValueError, match="detector='H11'"):
         SFTs("H11", [10], 1800, 0, np.ones((1, 3)))
 

@@ -12,6 +12,7 @@ from skysieve.core.device import Device, current, for_size, resolve
 from skysieve.core.engine_cache import ENGINES
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
+from skysieve.fstat.inputs.atoms import positive
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.checks import refuse_map, refuse_short
 from skysieve.fstat.inputs.files import AtomsLike, as_list
@@ -227,10 +228,9 @@ class TransientPlan(Plan):
         self.window = resolve_window(window, efold)
         if compat is not None:
             check_compat(compat, self.window)
-        if not (np.isfinite(rhohatmax) and rhohatmax > 0):
-            raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
         self._memory = memory
-        self.grid, self.compat, self.strict, self.rhohatmax = grid, compat, bool(strict), float(rhohatmax)
+        self.grid, self.compat, self.strict = grid, compat, bool(strict)
+        self.rhohatmax = positive(rhohatmax, "rhohatmax")
         real = np.dtype(np.float32) if compat else real_dtype(dtype)
         self.spec = Spec(self.window, real, bool(keep_map), bool(posteriors), compat is not None)
         self._last: tuple[Times, Grid, Schedule] | None = None

@@ -152,9 +152,9 @@ def opened(
         An option is missing or wrong, or the files cannot be used.
     """
     from skysieve.fstat.demod.bank import TemplateBank, spacing
-    from skysieve.fstat.demod.barycentre import sky_position
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import inject
+    from skysieve.fstat.inputs.detectors import sky_position
     from skysieve.fstat.sfts.files import read_sfts
 
     lowest, grid = axes[0][0], None

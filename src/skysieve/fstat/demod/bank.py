@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
+from skysieve.fstat.inputs.atoms import finite
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -55,10 +58,9 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
     >>> f"{df0:.3g}", f"{df1dot:.3g}"
     ('4.04e-07', '3.62e-12')
     """
-    if not (np.isfinite(span) and span > 0):
-        raise ValueError(f"span={span!r}: expected a positive number of seconds")
-    if not 0 < mismatch < 1:
-        raise ValueError(f"mismatch={mismatch!r}: expected between 0 and 1")
+    finite(span, "span", "a positive number of seconds", lambda x: x > 0)
+    finite(mismatch, "mismatch", "between 0 and 1", lambda x: 0 < x < 1)
+    whole("dimensions", dimensions, 1)
     each = 2 * np.sqrt(mismatch / dimensions) / np.pi
     metric = (1 / 3, 1 / 180, 1 / 4032)
     return tuple(float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))  # type: ignore[return-value]
@@ -144,7 +146,9 @@ class TemplateBank:
         """A grid from ranges ``(first, last, step)``; the last value is at most `last`."""
         axes: list[Any] = []
         for name, (first, last, step) in zip(NAMES, (f0, f1dot, f2dot), strict=True):
-            if not np.isfinite([first, last, step]).all() or step <= 0 or last < first:
+            for value in (first, last, step):
+                finite(value, name, "a range (first, last, step) of finite numbers")
+            if step <= 0 or last < first:
                 raise ValueError(f"{name}=({first!r}, {last!r}, {step!r}): expected first <= last and a step above 0")
             axes.append(first + step * np.arange(int((last - first) / step + ROUNDING) + 1))
         return cls(*axes)

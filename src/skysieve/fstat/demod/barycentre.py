@@ -36,23 +36,6 @@ STEP = 10.0
 8e-15 / s^2, leaves an error of 1.3e-13."""
 
 
-def sky_position(ra: Any, dec: Any) -> tuple[float, float]:
-    """Right ascension and declination as plain numbers in radians; astropy Quantities are converted.
-
-    Raises
-    ------
-    ValueError
-        The values are not angles in radians; most likely they are in degrees.
-    """
-    found = []
-    for name, value, most, range_ in (("ra", ra, 2 * np.pi, "-2 pi to 2 pi"), ("dec", dec, np.pi / 2, "-pi/2 to pi/2")):
-        number = value.to_value("rad") if getattr(value, "unit", None) is not None else value
-        if not (np.isfinite(number) and abs(number) <= most):
-            raise ValueError(f"{name}={value!r}: expected an angle in radians, {range_}")
-        found.append(float(number))
-    return found[0], found[1]
-
-
 def barycentre(
     t: Any, detector: str, ra: float, dec: float, ephemeris: EphemerisName = "auto"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,15 @@ import numpy as np
 from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.fstat.contract import Dtype
-from skysieve.fstat.inputs.atoms import Atoms
-from skysieve.fstat.inputs.detectors import antenna_patterns
+from skysieve.fstat.inputs.atoms import Atoms, finite
+from skysieve.fstat.inputs.detectors import antenna_patterns, sky_position
+from skysieve.fstat.inputs.simulate import listed
 from skysieve.fstat.sfts.noise import WINDOW, noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 
 from .bank import NAMES, TemplateBank
-from .barycentre import EPHEMERIDES, EphemerisName, sky_position
+from .barycentre import EPHEMERIDES, EphemerisName
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Demodulator:
         barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto", window: int = WINDOW, dtype: Dtype = "float32",
         device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
-        many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
+        many = listed(sfts, SFTs, "sfts")
         if not many:
             raise ValueError("sfts is empty: expected the SFTs of at least one detector")
         if len({one.detector for one in many}) < len(many):
@@ -112,14 +113,12 @@ class Demodulator:
         first, last = min(one.t[0] for one in many), max(one.t[-1] for one in many)
         self.middle = float(np.rint(0.5 * (first + last + self.tsft)))
         """GPS second to which the phases refer inside."""
-        self.tref = self.middle if tref is None else float(tref)
-        if not np.isfinite(self.tref):
-            raise ValueError(f"tref={tref!r}: expected GPS seconds")
+        self.tref = self.middle if tref is None else finite(tref, "tref", "GPS seconds")
         found = resolve(device)
         if len(found) > 1:
             raise ValueError(f"device={device!r}: a Demodulator takes one device; search_sfts takes several")
         self.device = found[0]
-        if isinstance(barycentre, str) and barycentre not in EPHEMERIDES:
+        if not isinstance(barycentre, Mapping) and barycentre not in EPHEMERIDES:
             raise ValueError(f"barycentre={barycentre!r}: expected one of {', '.join(EPHEMERIDES)}, or a dict")
         self._times: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         patterns = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve.core.device import Device
 from skysieve.fstat.contract import Dtype
+from skysieve.fstat.inputs.simulate import listed
 from skysieve.fstat.sfts.sfts import SFTs
 from skysieve.fstat.template_search.search import Devices, SearchPlan
 
@@ -86,9 +87,11 @@ def search_sfts(
     >>> bool(abs(best["f0"][0] - 100.05) < 4e-6)
     True
     """
+    if not isinstance(bank, TemplateBank):
+        raise TypeError(f"bank is a {type(bank).__name__}, expected a TemplateBank")
     names = "checkpoint", "checkpoint_every", "total", "facts", "progress"
     run = {"total": len(bank)} | {name: options.pop(name) for name in names if name in options}
-    many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
+    many = listed(sfts, SFTs, "sfts")
     threads = options.get("threads")
     if many and (text := long_sfts(bank, many[0].tsft)):
         warnings.warn(text, stacklevel=2)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.fstat.inputs.detectors import antenna_patterns, detector_of
-from skysieve.fstat.inputs.simulate import sft_times
+from skysieve.core.checks import one_of
+from skysieve.fstat.inputs.atoms import finite, positive, positive_seconds, whole_seconds
+from skysieve.fstat.inputs.detectors import antenna_patterns, detector_of, sky_position
+from skysieve.fstat.inputs.simulate import check_orientation, listed, names_of, of_detector, sft_times
 from skysieve.fstat.inputs.windows import resolve_window
 from skysieve.fstat.sfts.sfts import SFTs, bins_of
 
-from .barycentre import EphemerisName, sky_position
+from .barycentre import EPHEMERIDES, EphemerisName
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
@@ -63,15 +65,11 @@ class Signal:
     efold: float = 3
 
     def __post_init__(self) -> None:
-        if not -1 <= self.cosi <= 1:
-            raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
-        if not (np.isfinite(self.h0) and self.h0 >= 0):
-            raise ValueError(f"h0={self.h0!r}: expected at least 0")
-        if not self.tau > 0:
-            raise ValueError(f"tau={self.tau!r}: expected a positive number of seconds")
-        for name in ("f0", "tref", "f1dot", "f2dot"):
-            if not np.isfinite(value := getattr(self, name)):
-                raise ValueError(f"{name}={value!r}: expected a finite number")
+        check_orientation(self.cosi, self.psi, self.phi0)
+        finite(self.h0, "h0", "at least 0", lambda x: x >= 0)
+        positive(self.tau, "tau")
+        for name in ("f0", "tref", "f1dot", "f2dot", "t0"):
+            finite(getattr(self, name), name)
         for name, value in zip(("ra", "dec"), sky_position(self.ra, self.dec), strict=True):
             object.__setattr__(self, name, value)
         resolve_window(self.window, self.efold)
@@ -149,28 +147,30 @@ def simulate_sfts(
     <SFTs: H1, 48 of 1800 s from GPS 1000000000, 100 to 100.4 Hz>
     """
     rng = np.random.default_rng(seed)
-    first, last = bins_of(*band, tsft)
-    wanted = [signals] if isinstance(signals, Signal) else list(signals)
-    if not 0 < duty <= 1:
-        raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
+    start, length, width = (
+        whole_seconds(t_start, "t_start"), positive_seconds(span, "span"), positive_seconds(tsft, "tsft"),
+    )  # fmt: skip
+    first, last = bins_of(*band, width)
+    wanted = listed(signals, Signal, "signals")
+    finite(duty, "duty", "above 0, at most 1", lambda x: 0 < x <= 1)
+    one_of("ephemeris", ephemeris, EPHEMERIDES)
     made = []
     seen = [NOT_SEEN] * len(wanted)
-    for name in detectors:
+    for name in names_of(detectors):
         detector_of(name)
-        holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
-        t = sft_times(t_start, span, tsft, holes, duty, rng)
+        t = sft_times(start, length, width, of_detector(gaps, name, "gaps", ()), duty, rng)
         if t.size == 0:
-            raise ValueError(f"{name}: no SFT of {tsft} s fits into span={span} with these gaps")
-        level = np.asarray(noise[name] if isinstance(noise, Mapping) else noise, np.float64)
+            raise ValueError(f"{name}: no SFT of {width} s fits into span={length} with these gaps")
+        level = np.asarray(of_detector(noise, name, "noise"), np.float64)
         if level.shape not in ((), t.shape) or not (np.isfinite(level).all() and (level >= 0).all()):
             raise ValueError(f"noise of {name} has shape {level.shape}: expected one value or {t.size}, none below 0")
         values = rng.standard_normal((2, len(t), last - first + 1))
-        data = (values[0] + 1j * values[1]) * np.broadcast_to(0.5 * np.sqrt(tsft) * level, t.shape)[:, None]
+        data = (values[0] + 1j * values[1]) * np.broadcast_to(0.5 * np.sqrt(width) * level, t.shape)[:, None]
         seen = [
-            _add(data, t, name, tsft, first, signal, ephemeris) | before
+            _add(data, t, name, width, first, signal, ephemeris) | before
             for signal, before in zip(wanted, seen, strict=True)
         ]
-        made.append(SFTs(name, t, tsft, first, data))
+        made.append(SFTs(name, t, width, first, data))
     _refuse_missed(wanted, seen, made)
     return made
 
@@ -204,7 +204,7 @@ def inject(sfts: Sequence[SFTs], signals: Signal | Sequence[Signal], ephemeris: 
     >>> inject(noise, signal, "builtin")[0]
     <SFTs: H1, 48 of 1800 s from GPS 1000000000, 100 to 100.4 Hz>
     """
-    wanted = [signals] if isinstance(signals, Signal) else list(signals)
+    wanted = listed(signals, Signal, "signals")
     made = []
     seen = [NOT_SEEN] * len(wanted)
     for one in sfts:

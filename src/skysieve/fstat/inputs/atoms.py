@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +185,22 @@ def refuse_coarse_seconds(x: Any, name: str) -> None:
             f"{name} is of {x.dtype.name}, whose numbers near {largest:.0f} are {spacing:g} s apart: expected "
             "seconds that were never rounded, as int64 or float64"
         )
+
+
+def finite(
+    value: Any, name: str, expected: str = "a finite number", fits: Callable[[float], bool] | None = None
+) -> float:
+    """Return a finite number that `fits` as float; an error that says what was `expected` otherwise."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}={value!r}: expected {expected}")
+    if not np.isfinite(value) or not (fits is None or fits(float(value))):
+        raise ValueError(f"{name}={value!r}: expected {expected}")
+    return float(value)
+
+
+def positive(value: Any, name: str) -> float:
+    """Return a positive number as float; an error otherwise."""
+    return finite(value, name, "a positive number", lambda x: x > 0)
 
 
 def positive_seconds(value: Any, name: str) -> int:

@@ -83,6 +83,26 @@ def detector_of(detector: str | Detector) -> Detector:
     return DETECTORS[detector]
 
 
+def sky_position(ra: Any, dec: Any) -> tuple[float, float]:
+    """Right ascension and declination as plain numbers in radians; astropy Quantities are converted.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The values are not angles in radians; most likely they are in degrees.
+    """
+    found = []
+    for name, value, most, range_ in (("ra", ra, 2 * np.pi, "-2 pi to 2 pi"), ("dec", dec, np.pi / 2, "-pi/2 to pi/2")):
+        angle: Any = value.to_value("rad") if getattr(value, "unit", None) is not None else value
+        expected = f"{name}={value!r}: expected an angle in radians, {range_}"
+        if isinstance(angle, bool) or not isinstance(angle, int | float | np.integer | np.floating):
+            raise TypeError(expected)
+        if not (np.isfinite(angle) and abs(float(angle)) <= most):
+            raise ValueError(expected)
+        found.append(float(angle))
+    return found[0], found[1]
+
+
 LEAP_SECONDS = (
     46_828_800, 78_364_801, 109_900_802, 173_059_203, 252_028_804, 315_187_205, 346_723_206, 393_984_007, 425_520_008,
     457_056_009, 504_489_610, 551_750_411, 599_184_012, 820_108_813, 914_803_214, 1_025_136_015, 1_119_744_016,

@@ -6,20 +6,24 @@ and ``Fb = b z``, with one complex ``z`` of unit variance for each SFT, plus the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from .atoms import Atoms, positive_seconds, whole_seconds
-from .detectors import antenna_patterns
+from skysieve.core.checks import real_dtype
+
+from .atoms import Atoms, finite, positive_seconds, whole_seconds
+from .detectors import antenna_patterns, sky_position
 from .windows import Window, WindowLike, resolve_window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Injection", "synth_atoms"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,8 @@ class Injection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "t0", whole_seconds(self.t0, "t0"))
         object.__setattr__(self, "tau", positive_seconds(self.tau, "tau"))
-        if not (np.isfinite(self.snr) and self.snr >= 0):
-            raise ValueError(f"snr={self.snr!r}: expected at least 0")
-        if not -1 <= self.cosi <= 1:
-            raise ValueError(f"cosi={self.cosi!r}: expected -1 to 1")
+        finite(self.snr, "snr", "at least 0", lambda x: x >= 0)
+        check_orientation(self.cosi, self.psi, self.phi0)
         if self._window().whole:
             raise ValueError("window='none' has no start: inject a rect over all data")
 
@@ -81,6 +83,41 @@ class Injection:
         return complex((plus * cos - 1j * cross * sin) * phase), complex((plus * sin + 1j * cross * cos) * phase)
 
 
+def check_orientation(cosi: float, psi: float, phi0: float) -> None:
+    """Raise an error if an amplitude parameter of a signal is out of range."""
+    finite(cosi, "cosi", "-1 to 1", lambda x: -1 <= x <= 1)
+    finite(psi, "psi", "a finite angle in radians")
+    finite(phi0, "phi0", "a finite angle in radians")
+
+
+def names_of(detectors: Sequence[str]) -> list[str]:
+    """The names of the detectors of simulated data: one or more, each once."""
+    names = [detectors] if isinstance(detectors, str) else list(detectors)
+    if not names:
+        raise ValueError(f"detectors={detectors!r}: expected at least one name")
+    if len(set(names)) < len(names):
+        raise ValueError(f"detectors={detectors!r}: expected each name once")
+    return names
+
+
+def listed(values: Any, kind: type[T], name: str) -> list[T]:
+    """The values of an argument that is one object of a kind, or a sequence of them."""
+    found = [values] if isinstance(values, kind) or not isinstance(values, Iterable) else list(values)
+    for one in found:
+        if not isinstance(one, kind):
+            raise TypeError(f"{name} holds a {type(one).__name__}, expected {kind.__name__}")
+    return found
+
+
+def of_detector(values: Any, detector: str, name: str, missing: Any = None) -> Any:
+    """The value of an argument for a detector, which may be a dict of them; `missing` if it may lack the detector."""
+    if not isinstance(values, Mapping):
+        return values
+    if detector not in values and missing is None:
+        raise ValueError(f"{name}={values!r}: expected a value for {detector}")
+    return values.get(detector, missing)
+
+
 def sft_times(
     t_start: int, span: int, tatom: int, gaps: Sequence[tuple[int, int]], duty: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
@@ -88,6 +125,8 @@ def sft_times(
     t = t_start + tatom * np.arange(span // tatom, dtype=np.int64)
     keep = rng.random(t.size) < duty
     for a, b in gaps:
+        if not a < b:
+            raise ValueError(f"gaps: ({a!r}, {b!r}): expected the end after the beginning")
         keep &= (t + tatom <= a) | (t >= b)
     return t[keep]
 
@@ -157,25 +196,21 @@ def synth_atoms(
     (480, 424)
     """
     start, length = whole_seconds(t_start, "t_start"), positive_seconds(span, "span")
-    width = positive_seconds(tatom, "tatom")
-    if not 0 < duty <= 1:
-        raise ValueError(f"duty={duty!r}: expected above 0, at most 1")
-    names = [detectors] if isinstance(detectors, str) else list(detectors)
-    if not names:
-        raise ValueError(f"detectors={detectors!r}: expected at least one name")
-    if len(set(names)) < len(names):
-        raise ValueError(f"detectors={detectors!r}: expected each name once")
+    width, real = positive_seconds(tatom, "tatom"), real_dtype(dtype)
+    finite(duty, "duty", "above 0, at most 1", lambda x: 0 < x <= 1)
+    ra, dec = sky_position(ra, dec)
+    names = names_of(detectors)
     delays = [0] * len(names) if offsets is None else [whole_seconds(o, "offsets") for o in offsets]
     if len(delays) != len(names):
         raise ValueError(f"offsets has {len(delays)} entries, expected {len(names)}, one for each detector")
-    signals = [inject] if isinstance(inject, Injection) else list(inject or ())
+    signals = listed(inject if inject is not None else (), Injection, "inject")
     rng = np.random.default_rng(seed)
     levels = _levels(noise, names)
     quiet = all(level == 0 for level in levels)
     weights = np.ones(len(names)) if quiet else np.mean([v**-2.0 for v in levels]) ** -1 * np.array(levels) ** -2.0
     found = []
     for name, delay, weight in zip(names, delays, weights, strict=True):
-        holes = gaps.get(name, ()) if isinstance(gaps, Mapping) else gaps
+        holes = of_detector(gaps, name, "gaps", ())
         t = sft_times(start + delay, length, width, holes, duty, rng)
         if t.size == 0:
             raise ValueError(f"detector {name} has no SFT: gaps or duty leave nothing of the {length} s")
@@ -198,9 +233,6 @@ def synth_atoms(
     if not quiet:
         scale = np.sqrt(0.5)
         z = [v + scale * (rng.standard_normal(v.size) + 1j * rng.standard_normal(v.size)) for v in z]
-    real = np.dtype(dtype)
-    if real not in (np.float32, np.float64):
-        raise ValueError(f"dtype={dtype!r}: expected 'float32' or 'float64'")
     out = []
     for (name, t, a, b), v in zip(found, z, strict=True):
         a2, b2, ab = (x.astype(real) for x in (a * a, b * b, a * b))
@@ -210,7 +242,7 @@ def synth_atoms(
 
 
 def _levels(noise: float | dict[str, float], names: Sequence[str]) -> list[float]:
-    levels = [float(noise[n] if isinstance(noise, dict) else noise) for n in names]
+    levels = [float(of_detector(noise, n, "noise")) for n in names]
     zero = [v == 0 for v in levels]
     if not np.all(np.isfinite(levels)) or min(levels) < 0 or (any(zero) and not all(zero)):
         raise ValueError(f"noise={noise!r}: expected positive levels, or 0 everywhere")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .atoms import finite
 from .window_kinds import KINDS, NAMED, Algorithm, WindowName
 
 if TYPE_CHECKING:
@@ -191,10 +192,7 @@ def resolve_window(window: Any, efold: float) -> Window:
     ValueError, TypeError
         For an unknown name, something that is neither a name nor callable, or an `efold` outside (0, 20].
     """
-    if isinstance(efold, bool) or not isinstance(efold, int | float | np.integer | np.floating):
-        raise TypeError(f"efold={efold!r}: expected a number")
-    if not 0 < efold <= LARGEST_EFOLD:
-        raise ValueError(f"efold={efold!r}: expected a positive number, at most {LARGEST_EFOLD:g}")
+    finite(efold, "efold", f"a positive number, at most {LARGEST_EFOLD:g}", lambda x: 0 < x <= LARGEST_EFOLD)
     if isinstance(window, str):
         if window not in NAMED:
             names = ", ".join(map(repr, NAMED))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -59,7 +61,7 @@ def noise_floor(sfts: SFTs, window: int = WINDOW, threads: int | None = None) ->
     """
     from .cpu_median import running_medians
 
-    if window != int(window) or window < 1 or window % 2 == 0:
+    if whole("window", window, 1) % 2 == 0:
         raise ValueError(f"window={window!r}: expected an odd number of bins")
     bias = median_bias(int(window))
     n, bins = sfts.data.shape

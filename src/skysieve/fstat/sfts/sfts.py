@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.checks import whole
+from skysieve.fstat.inputs.atoms import positive
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -83,10 +86,10 @@ class SFTs:
             raise ValueError(f"t has shape {t.shape} and dtype {t.dtype}: expected whole GPS seconds, one for each SFT")
         if data.ndim != 2 or len(data) != t.size or data.shape[1] == 0:
             raise ValueError(f"data has shape {data.shape}: expected ({t.size}, bins)")
-        if not self.tsft > 0:
-            raise ValueError(f"tsft={self.tsft!r}: expected a positive number of seconds")
-        if self.first_bin < 0:
-            raise ValueError(f"first_bin={self.first_bin!r}: expected at least 0")
+        positive(self.tsft, "tsft")
+        whole("first_bin", self.first_bin, 0)
+        if not isinstance(self.taper, Taper):
+            raise TypeError(f"taper={self.taper!r}: expected a Taper")
         steps = np.diff(t.astype(np.int64))
         early = np.less(steps, self.tsft)
         if early.any():

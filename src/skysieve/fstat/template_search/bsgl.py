@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from skysieve.fstat.contract import Lines
+from skysieve.fstat.inputs.atoms import finite
 
 __all__ = ["BSGL"]
 
@@ -22,7 +23,8 @@ class BSGL:
     Parameters
     ----------
     Fstar0 : float
-        ``F*_0``, approximately the F at which a line is as likely as noise; ``Fstar0sc`` in LALPulsar.
+        ``F*_0``, approximately the F at which a line is as likely as noise; ``Fstar0sc`` in LALPulsar.  It is a value
+        of F, not its logarithm.  Any finite number is valid: with a negative one, noise counts for next to nothing.
     oLGX : sequence or dict of float, optional
         Prior odds of a line against Gaussian noise in each detector, in the order of the detectors or by their
         names.  By default all are equal and add up to 1, as in LALPulsar.  0 excludes lines in a detector.
@@ -30,7 +32,7 @@ class BSGL:
     Raises
     ------
     ValueError, TypeError
-        A number is not finite, or odds are negative.
+        A value is not a finite number, or odds are negative.
 
     Notes
     -----
@@ -57,12 +59,15 @@ class BSGL:
     oLGX: Sequence[float] | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.Fstar0, bool) or not isinstance(self.Fstar0, int | float | np.integer | np.floating):
-            raise TypeError(f"Fstar0={self.Fstar0!r}: expected a number")
-        if not np.isfinite(self.Fstar0):
-            raise ValueError(f"Fstar0={self.Fstar0!r}: expected a finite number")
+        finite(self.Fstar0, "Fstar0")
+        if self.oLGX is None:
+            return
         odds = self.oLGX.values() if isinstance(self.oLGX, Mapping) else self.oLGX
-        for value in odds or ():
+        if isinstance(odds, str) or not isinstance(odds, Iterable):
+            raise TypeError(f"oLGX={self.oLGX!r}: expected odds, one for each detector")
+        for value in odds:
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+                raise TypeError(f"oLGX={self.oLGX!r}: expected odds, one for each detector")
             if not (np.isfinite(value) and value >= 0):
                 raise ValueError(f"oLGX={self.oLGX!r}: expected odds of at least 0")
 
@@ -104,7 +109,20 @@ class BSGL:
         return Lines(float(self.Fstar0 - np.log1p(odds.sum())), tuple(float(v) for v in logs))
 
     def log10(self, twoF: Any, twoFX: Any) -> Any:
-        """``log10 B_S/GL`` from 2F of all detectors, shape (...), and of each detector, shape (D, ...)."""
+        """``log10 B_S/GL`` from 2F of all detectors, shape (...), and of each detector, shape (D, ...).
+
+        The detectors are in the order of `oLGX`.
+
+        Raises
+        ------
+        ValueError
+            The shapes do not match, or `oLGX` is for another number of detectors.
+        """
         F, FX = 0.5 * np.asarray(twoF, np.float64), 0.5 * np.asarray(twoFX, np.float64)
+        n = len(FX) if FX.ndim else 0
+        if isinstance(self.oLGX, Mapping):
+            n = len(self.oLGX)
+        if FX.shape != (n, *F.shape):
+            raise ValueError(f"twoFX has shape {FX.shape}: expected that of twoF, {F.shape}, for each detector")
         lines = self.lines([str(i) for i in range(len(FX))] if not isinstance(self.oLGX, Mapping) else list(self.oLGX))
         return LOG10E * lines.log_odds(F, FX)

@@ -23,7 +23,7 @@ from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.fstat.api import make_engine
 from skysieve.fstat.contract import Dtype, Engine, Spec
-from skysieve.fstat.inputs.atoms import Atoms
+from skysieve.fstat.inputs.atoms import Atoms, finite, positive
 from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
@@ -236,14 +236,11 @@ class SearchPlan(Plan):
         keep, few = whole("topk", topk, 1), whole("posteriors", posteriors, 0)
         if few > keep:
             raise ValueError(f"posteriors={posteriors}: expected at most topk={topk}")
-        if threshold is not None and not np.isfinite(threshold):
-            raise ValueError(f"threshold={threshold!r}: expected a finite number")
-        if not (np.isfinite(rhohatmax) and rhohatmax > 0):
-            raise ValueError(f"rhohatmax={rhohatmax!r}: expected a positive number")
-        self.grid, self.efold, self.threshold = grid, float(efold), None if threshold is None else float(threshold)
+        self.grid, self.efold = grid, float(efold)
+        self.threshold = None if threshold is None else finite(threshold, "threshold")
         self.options = SearchOptions(
-            named, real_dtype(dtype), ranked, keep, -np.inf if threshold is None else float(threshold), few, band,
-            _width(band, band_width), bsgl, float(rhohatmax), bool(strict),
+            named, real_dtype(dtype), ranked, keep, -np.inf if self.threshold is None else self.threshold, few, band,
+            _width(band, band_width), bsgl, positive(rhohatmax, "rhohatmax"), bool(strict),
         )  # fmt: skip
         parse_budget(memory, available_host_memory())  # a mistake is found before the work
         self.devices = devices_of(device, threads)
@@ -364,8 +361,9 @@ class SearchPlan(Plan):
         ``start`` is the number of the first template: a callable ``batches`` then begins with ``batches(start)``.
         """
         workers = self._open_workers()
-        if not np.isfinite(checkpoint_every) or checkpoint_every < 0:
-            raise ValueError(f"checkpoint_every={checkpoint_every!r}: expected seconds, at least 0")
+        finite(checkpoint_every, "checkpoint_every", "seconds, at least 0", lambda x: x >= 0)
+        if total is not None:
+            whole("total", total, 0)
         options, settings = self.options, self._settings() | dict(facts or {})
         ledgers = {name: Ledger(options.topk, options.threshold, options.posteriors) for name in options.windows}
         state = State(ledgers, grid=self.grid, templates=start)
@@ -586,6 +584,4 @@ def _width(band: str | None, width: float | None) -> float:
         if band is not None:
             raise ValueError(f"band={band!r} needs band_width")
         return 100_000.0
-    if not (np.isfinite(width) and width > 0):
-        raise ValueError(f"band_width={width!r}: expected a positive number")
-    return float(width)
+    return positive(width, "band_width")
