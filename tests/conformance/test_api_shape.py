@@ -16,9 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from skysieve.core.plan import DESCRIPTION, Plan
+from skysieve.core.plan import Plan
 from skysieve.core.result import Result
 
+DESCRIPTION = ("method", "device", "dtype", "bytes", "seconds")
+"""Keys that every plan's ``describe`` returns: the names of method, device and dtype; bytes of memory that the plan and
+its work take on the device; predicted seconds, None where there is no prediction."""
 SHAPES = {
     path.stem.removeprefix("shape_"): importlib.import_module(f"tests.conformance.{path.stem}")
     for path in sorted(Path(__file__).parent.glob("shape_*.py"))

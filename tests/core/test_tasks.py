@@ -84,6 +84,8 @@ def test_reporter_keeps_its_interval():
 def test_no_workers_is_refused():
     with pytest.raises(ValueError, match="threads=0"):
         TaskPool(0)
+    with pytest.raises(TypeError, match="threads='two': expected a whole number"):
+        TaskPool("two")
     assert TaskPool().workers == usable_cores() >= 1
 
 

@@ -6,11 +6,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["DESCRIPTION", "Plan"]
-
-DESCRIPTION = ("method", "device", "dtype", "bytes", "seconds")
-"""Keys that every plan's ``describe`` returns: the names of method, device and dtype; bytes of memory that the plan and
-its work take on the device; predicted seconds, None where there is no prediction."""
+__all__ = ["Plan"]
 
 
 class Plan(ABC):

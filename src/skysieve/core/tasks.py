@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from .checks import thread_count
 from .progress import Progress, Reporter
 
 __all__ = ["Ahead", "TaskPool", "in_parallel", "job_share", "part_of_a_job", "usable_cores"]
@@ -67,9 +68,7 @@ class TaskPool:
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        if workers is not None and (workers < 1 or workers != int(workers)):
-            raise ValueError(f"threads={workers}: expected a whole number, at least 1, or None for all cores")
-        self.workers = usable_cores() if workers is None else int(workers)
+        self.workers = thread_count(workers) or usable_cores()
         self._executor = ThreadPoolExecutor(self.workers, "skysieve") if self.workers > 1 else None
 
     def __enter__(self) -> TaskPool:
@@ -206,16 +205,14 @@ class Ahead(Generic[T]):
             self._items.close()
 
 
-def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> Generator[T]:
+def in_parallel(parts: Iterable[Iterable[T]], threads: int) -> Generator[T]:
     """The items of all parts, one part after the other, while the next parts are read ahead.
 
     Parameters
     ----------
     parts : iterable of iterables
     threads : int
-        Parts that are read at a time.
-    depth : int
-        Largest number of items of each part that are read ahead.
+        Parts that are read at a time, with one item of each ahead.
 
     Examples
     --------
@@ -223,12 +220,12 @@ def in_parallel(parts: Iterable[Iterable[T]], threads: int, depth: int = 1) -> G
     [1, 2, 3, 4]
     """
     waiting = iter(parts)
-    running: deque[Ahead[T]] = deque(Ahead(part, depth) for part in islice(waiting, threads))
+    running: deque[Ahead[T]] = deque(Ahead(part, 1) for part in islice(waiting, threads))
     try:
         while running:
             yield from running[0]
             running.popleft().close()
-            running.extend(Ahead(part, depth) for part in islice(waiting, 1))
+            running.extend(Ahead(part, 1) for part in islice(waiting, 1))
     finally:
         for ahead in running:
             ahead.close()

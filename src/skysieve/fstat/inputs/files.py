@@ -37,22 +37,20 @@ CONTENT = "skysieve.fstat.inputs.atoms 1"
 """Value of the entry ``format`` of npz and HDF5 files."""
 
 
-def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
+def as_list(atoms: AtomsLike) -> list[Atoms]:
     """The atoms of one template as a list that is not empty and has one SFT length.
 
     Parameters
     ----------
     atoms : Atoms, path, or sequence of them
         Files are read by `read_any`; each may hold several detectors.
-    name : str
-        Name of the argument in error messages.
     """
     if isinstance(atoms, Atoms):
         return [atoms]
     if isinstance(atoms, str | os.PathLike):
         found = read_any(atoms)
     elif isinstance(atoms, bytes) or not isinstance(atoms, Iterable):
-        raise TypeError(f"{name} is a {type(atoms).__name__}, expected Atoms, a path or a list of them")
+        raise TypeError(f"atoms is a {type(atoms).__name__}, expected Atoms, a path or a list of them")
     else:
         found = []
         for i, a in enumerate(atoms):
@@ -61,11 +59,11 @@ def as_list(atoms: AtomsLike, name: str = "atoms") -> list[Atoms]:
             elif isinstance(a, Atoms):
                 found.append(a)
             else:
-                raise TypeError(f"{name}[{i}] is a {type(a).__name__}, expected Atoms or a path")
+                raise TypeError(f"atoms[{i}] is a {type(a).__name__}, expected Atoms or a path")
     if not found:
-        raise ValueError(f"{name} is empty: there are no atoms")
+        raise ValueError("atoms is empty: there are no atoms")
     if len({a.tatom for a in found}) > 1:
-        raise ValueError(f"{name} mix SFT lengths: { {a.detector: a.tatom for a in found} }")
+        raise ValueError(f"atoms mix SFT lengths: { {a.detector: a.tatom for a in found} }")
     return found
 
 
