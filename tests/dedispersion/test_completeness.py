@@ -23,12 +23,14 @@ from skysieve.dedispersion import (
     PulseGrid,
     completeness,
     fake,
+    inject,
     inject_grid,
     inject_pulses,
     plan,
     search,
     window_snr,
     write_fil,
+    zero_dm,
 )
 from skysieve.dedispersion.data.simulate import PulseReader
 from skysieve.dedispersion.injections.campaign import _already_there, _match
@@ -206,10 +208,78 @@ def test_noise_raises_the_window_less_than_the_highest_of_many(found):
     table = found.recall()
     assert (table["window_ratio"][1:] <= table["ratio"][1:] + 0.01).all()
     assert np.isfinite(table["known_ratio"][1:]).all()
-    masked = completeness(
-        RECEIVER, DMS, n=2, snr=(25,), dm=(60, 340), prepare=lambda fb: (fb, Mask.channels(64, [3])), threads=1
+    changed = completeness(
+        RECEIVER, DMS, n=2, snr=(25,), dm=(60, 340), prepare=lambda fb: (zero_dm(fb), None), threads=1
     )
-    assert np.isnan(masked.trials["snr_window"]).all()
+    assert np.isnan(changed.trials["snr_window"]).all()
+
+
+@pytest.fixture(scope="module")
+def loud() -> Filterbank:
+    """20 s of noise; channels 3, 4 and 40 have 20 times the noise of the others."""
+    x = np.random.default_rng(8).normal(100, 2, (64, 20000))
+    x[LOUD] = np.random.default_rng(9).normal(100, 40, (3, 20000))
+    return Filterbank.from_array(np.clip(np.rint(x), 0, 255).astype(np.uint8), freqs=OBS.freqs, tsamp=1e-3)
+
+
+LOUD = [3, 4, 40]
+
+
+def test_a_masked_channel_has_neither_signal_nor_noise():
+    sigma = np.full(64, 3.0)
+    sigma[LOUD] = 0
+    made = record(OBS, Pulse(100, 0.5, 8e-3, 12.0), sigma, DM_CONSTANT)
+    assert not made.counts[LOUD].any()
+    series = np.zeros(3000)
+    for row, first, delay in zip(made.counts, made.first, made.delays, strict=True):
+        series[first - delay : first - delay + len(row)] += row
+    window = series[made.begin : made.begin + made.length]
+    assert window.sum() / math.sqrt(made.length * 61) / 3 == pytest.approx(12, rel=1e-9)
+    sigma[:32] = 0
+    with pytest.raises(ValueError, match=r"band=\(0.5, 1.0\): all channels of this part of the band are masked"):
+        record(OBS, Pulse(100, 0.5, 8e-3, 12.0, band=(0.5, 1.0)), sigma, DM_CONSTANT)
+
+
+def test_injected_pulses_have_their_signal_to_noise_in_the_channels_that_are_searched(loud):
+    """Of all channels, the sum of a pulse would be 5 times as large: sqrt((61 + 3 * 400) / 61)."""
+    rest = np.delete(np.arange(64), LOUD)
+    pulses = [Pulse(100, t, 8e-3, 40.0) for t in (4.0, 8.0, 12.0)]
+    many, _ = inject_pulses(loud, pulses, ignore=LOUD)
+    grid, _ = inject_grid(loud, PulseGrid([40.0], 100.0, 8e-3, time=[4.0, 8.0, 12.0]), ignore=LOUD)
+    one = inject(loud, dm=100, time=8.0, snr=40, width=8e-3, ignore=LOUD)
+    for made, count in ((many, 3), (grid, 3), (one, 1)):
+        x = made.read()
+        np.testing.assert_array_equal(x[LOUD], loud.read()[LOUD])
+        few = Filterbank.from_array(x[rest], freqs=OBS.freqs[rest], tsamp=1e-3)
+        found = search(made, DMS, mask=Mask.channels(64, LOUD), clean=False, threads=1)
+        assert len(found) == count
+        np.testing.assert_allclose(window_snr(few, found), 40, atol=5)  # unit noise
+    with pytest.raises(ValueError, match="ignore has all 64 channels"):
+        inject_pulses(loud, pulses, ignore=range(64))
+
+
+@pytest.mark.parametrize("cells", [False, slow(True)])
+def test_a_campaign_with_a_mask_has_the_signal_to_noise_of_the_channels_that_are_searched(loud, cells):
+    masked = np.zeros((64, 20), bool)
+    masked[LOUD] = True
+    masked[:32, 10] |= cells  # half of the band, from 10 to 11 s
+    options = {"n": 12, "snr": (20,), "dm": (60, 340), "width": (4e-3, 1e-2), "seed": 6, "threads": 1, "clean": False}
+    found = completeness(loud, DMS, prepare=lambda fb: (fb, Mask(masked, 1000)), **options)
+    t = found.trials
+    whole = t["left"] == 1
+    assert whole.all() != cells
+    np.testing.assert_allclose(t["snr_left"][whole], 20, rtol=1e-6)
+    assert (t["snr_left"][~whole] < 20).all()
+    assert t["found"][whole].all()
+    np.testing.assert_array_equal(np.isnan(t["snr_window"]), np.full(12, cells))
+    assert abs((t["snr_known"] - t["snr_left"])[t["left"] > 0].mean()) < 4 / math.sqrt(12)
+    assert np.median(t["snr_found"][whole]) == pytest.approx(20, abs=2)  # unit noise: 6 sigma of the median of 12
+    if not cells:
+        np.testing.assert_allclose(t["snr_window"], t["snr_known"], atol=4)
+        simulated = completeness(RECEIVER, DMS, prepare=lambda fb: (fb, Mask(masked, 1000)), **options).trials
+        assert (simulated["left"] == 1).all()
+        assert abs((simulated["snr_known"] - 20).mean()) < 4 / math.sqrt(12)
+        assert np.median(simulated["snr_found"] / simulated["snr_near"]) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.slow
@@ -503,11 +573,12 @@ def test_only_channels_without_numbers_and_saturated_ones_are_lost():
     assert found.trials["found"].all()
     assert abs(np.median(found.trials["snr_found"] / 20) - 1) < 0.15
     full = x.copy()
-    full[10:30] = 255  # the pulses of these channels cannot be added: 20 of 64
+    full[10:30] = 255  # the S/N is that in the other channels: 44 of 64
     found = completeness(Filterbank.from_array(full, freqs=fb.freqs, tsamp=1e-3), DMS, **options)
     assert len(found) == 8
-    assert (found.trials["clipped"] > 0.05).all()
-    assert any(line.startswith("8 pulses lost over 5%") for line in found.summary())
+    assert found.trials["found"].all()
+    assert (found.trials["left"] == 1).all()
+    assert abs((found.trials["snr_known"] - 20).mean()) < 4 / math.sqrt(8)
 
 
 def test_files_that_are_too_short_are_named():
@@ -731,6 +802,28 @@ def test_the_command_that_injects_a_grid(tmp_path):
     said = run("inject", out, *NOISE, "--grid", "dm=100", "-o", tmp_path / "y.fil", code=2)
     assert "expected no files with them" in said
     assert "no pulses are given" in run("inject", out, "-o", tmp_path / "y.fil", code=2)
+    run("inject", out, "--grid", "dm=100;snr=25;width=0.005", "--ignore", "0:9", "-o", tmp_path / "i.fil")
+    run(
+        "inject",
+        out,
+        "--dm",
+        100,
+        "--time",
+        9,
+        "--snr",
+        25,
+        "--width",
+        0.005,
+        "--ignore",
+        "0:9",
+        "-o",
+        tmp_path / "j.fil",
+    )
+    for name in "ij":
+        same = (Filterbank.open(tmp_path / f"{name}.fil").read() == Filterbank.open(out).read()).all(axis=1)
+        assert same.tolist() == [True] * 10 + [False] * 54
+    said = run("inject", *NOISE, "--grid", "dm=100", "--ignore", "0:63", "-o", tmp_path / "y.fil", code=2)
+    assert "ignore has all 64 channels" in said
     said = run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
     assert "cannot be combined with --grid" in said
 

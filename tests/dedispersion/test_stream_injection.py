@@ -84,6 +84,25 @@ def test_a_pulse_has_the_injected_signal_to_noise(quiet):
     assert abs(np.median(ratios) - 1) < 0.08
 
 
+def test_channels_that_the_search_leaves_out_get_no_pulses(quiet):
+    ignore, before = [0, 1, 20], quiet.read().T.copy()
+    loud = before.astype(float)
+    loud[:, ignore] = np.random.default_rng(2).normal(100, 40, (40000, 3))
+    fb = Filterbank.from_array(np.clip(np.rint(loud), 0, 255).astype(np.uint8).T, freqs=quiet.freqs, tsamp=5e-4)
+    whole, pulses = added(fb, 4999, ignore=ignore)
+    np.testing.assert_array_equal(whole[:, ignore], fb.read().T[:, ignore])
+    rest = np.delete(np.arange(32), ignore)
+    few = Filterbank.from_array(whole.T[rest], freqs=quiet.freqs[rest], tsamp=5e-4)
+    got = search(few, np.arange(0, 201, 5.0), threads=1)
+    near = [np.abs(got.time - one.time) < 2 * one.effective_width for one in pulses]
+    ratios = [got.snr[some].max() / one.snr for some, one in zip(near, pulses, strict=True)]
+    assert abs(np.median(ratios) - 1) < 0.1
+    live = LiveInjector(quiet.observation, ignore=ignore, **INJECT)
+    lost = [[0, 40000, 0, 2], [0, 40000, 20, 21]]  # only samples that are not searched
+    live.add(0, before, lost)
+    assert [one.live for one in live.due(math.inf)] == [1.0] * 8
+
+
 def test_a_stream_marks_what_it_injects_and_says_what_it_found(quiet, options, tmp_path):
     sent = tmp_path / "sent.txt"
     trigger = make_trigger(f"command:tee -a {sent}")

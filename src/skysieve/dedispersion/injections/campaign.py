@@ -14,7 +14,8 @@ import numpy as np
 
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import in_parallel
-from skysieve.dedispersion.clean.masks import Mask
+from skysieve.dedispersion.clean.masks import Mask, check_mask
+from skysieve.dedispersion.clean.repair import split_mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.filterbank import Filterbank, opened
 from skysieve.dedispersion.data.observation import Observation
@@ -85,8 +86,9 @@ def completeness(
         Hours of data, at least, in which false candidates are counted.  If the pulses need less, noise without pulses
         is searched until this time is reached.
     snr : sequence of float
-        S/N of the ideal boxcar, after smearing within channels and sampling; each value is given to an equal share of
-        the pulses.
+        S/N of the ideal boxcar, after smearing within channels and sampling, in the channels that are searched; each
+        value is given to an equal share of the pulses.  Channels that are constant, or that ``prepare`` masks
+        throughout, get no counts, and their noise does not contribute to the S/N.
     dm, width, scatter, index : tuple, list or float
         A tuple of the lowest and the highest value, between which the value of each pulse is drawn; or a list of
         values, of which all combinations are injected.  Width (FWHM, s) is drawn uniformly in its logarithm; DM,
@@ -102,7 +104,8 @@ def completeness(
         Factor of the heights of the interference.
     prepare : callable, optional
         ``prepare(data)`` returns the data to search and a mask or None.  It stands for the filters that a user applies
-        before the search.
+        before the search.  Its mask of the data without pulses defines which channels are searched; other cells that it
+        masks in data (not in `Noise`) count as lost, like samples that interference covers.
     seed : int
         Campaigns of different seeds share neither pulses nor noise.
     parts : path, optional
@@ -144,9 +147,10 @@ def completeness(
     kinds = (interference,) if isinstance(interference, str) else tuple(interference)
     began = time.perf_counter()
 
-    def execute(plan: SearchPlan, fb: Filterbank) -> Candidates:
-        fb, mask = (fb, None) if prepare is None else prepare(fb)
-        return plan.execute(fb, mask=mask)
+    def execute(plan: SearchPlan, fb: Filterbank) -> tuple[Candidates, bool]:
+        """The candidates, and whether `prepare` leaves the samples as they are."""
+        ready, mask = (fb, None) if prepare is None else prepare(fb)
+        return plan.execute(ready, mask=mask), ready is fb
 
     found: list[Completeness] = []
     with (
@@ -164,10 +168,13 @@ def completeness(
         own = None
         if noise is None:  # also find candidates that added noise may raise over the threshold
             with SearchPlan(first, dms, **{**options, "threshold": (1 - SAME) * plan.job.threshold}) as faint:
-                own = execute(faint, first)
+                own, _ = execute(faint, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job
-        known = levels(first, noise)
+        ignore, cells = _masked(first, None if prepare is None else prepare(first)[1])
+        if cells is not None and noise is None:
+            lost = np.concatenate([lost, _rectangles(cells, first.nsamp)])
+        known = levels(first, noise, ignore)
         maker = Maker(
             noise is not None and noise.analog, known, job.dm_constant, job.stages, job.boxes, kinds, strength, lost,
             options.get("threads"), _device_noise(plan, noise, first) if prepare is None and not kinds else None,
@@ -194,11 +201,11 @@ def completeness(
             while done < n or quiet < hours:
                 one = next(source)
                 since = time.perf_counter()
-                searched = execute(plan, one.searched)
+                searched, unchanged = execute(plan, one.searched)
                 since = time.perf_counter() - since
                 window = None
-                if prepare is None:
-                    window = maker.window_snr(one.searched, searched, noise is not None)
+                if unchanged and cells is None:
+                    window = maker.window_snr(one.searched, searched, noise is not None, ignore)
                 rows, spare, near = _match(
                     first.observation, searched, one.placed, job.dm_constant, _already_there(searched, own), window
                 )
@@ -238,6 +245,30 @@ def _device_noise(plan: SearchPlan, noise: Noise | None, fb: Filterbank) -> Devi
     from .cuda.launch import DeviceNoise
 
     return DeviceNoise(CudaRuntime(plan.device))
+
+
+def _masked(fb: Filterbank, mask: Mask | None) -> tuple[NDArray[np.int64], Mask | None]:
+    """The channels that a mask covers throughout, and a mask of its other cells; None if there are none."""
+    if mask is None:
+        return np.empty(0, np.int64), None
+    check_mask(mask, fb)
+    whole, cells = split_mask(mask, fb)
+    if whole is not None and whole.cells.all():
+        raise ValueError("mask: all channels are masked, so that nothing can be found")
+    return np.flatnonzero(np.zeros(fb.nchan) if whole is None else whole.cells[:, 0]), cells
+
+
+def _rectangles(mask: Mask, nsamp: int) -> NDArray[np.int64]:
+    """The cells of a mask as rectangles, see `Losses.rects`.
+
+    >>> _rectangles(Mask(np.array([[False, True], [True, True]]), 10), 15).tolist()
+    [[0, 10, 1, 2], [10, 15, 0, 2]]
+    """
+    cells = mask.at(np.arange(-(-nsamp // mask.block)))
+    edges = np.diff(np.pad(cells.T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    (number, top), bottom = np.nonzero(edges > 0), np.nonzero(edges < 0)[1]
+    first = number * mask.block
+    return np.stack([first, np.minimum(first + mask.block, nsamp), top, bottom], axis=1)
 
 
 def _check_dms(grid: PulseGrid, stages: Stages) -> None:

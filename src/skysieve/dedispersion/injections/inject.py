@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,13 @@ from skysieve.dedispersion.data.observation import DM_CONSTANT, in_unit
 from skysieve.dedispersion.data.simulate import PulseReader, check_scatter, top_hat, whole_reader
 
 from .grid import PulseGrid
-from .noise import Levels, Noise, levels, levels_between
+from .noise import Levels, Noise, levels, levels_between, without
 from .pulses import Pulse, extent, record, whole_counts
 from .segments import Placed, counts_of, ideal, place
 
 if TYPE_CHECKING:
     from astropy.table import Table
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from skysieve.dedispersion.data.filterbank import Paths
 
@@ -48,6 +49,7 @@ def inject(
     scatter: float = 0.0,
     alpha: float = 4.0,
     sigma: Any = None,
+    ignore: ArrayLike = (),
     dm_constant: float = DM_CONSTANT,
 ) -> Filterbank:
     """Add a pulse of known S/N to data.
@@ -63,13 +65,18 @@ def inject(
     dm, time : float
         DM in pc / cm^3; time in seconds at which the middle of the pulse arrives at the top of the band.
     snr : float
-        S/N of the window that holds the de-dispersed pulse, before scattering widens it.
+        S/N of the window that holds the de-dispersed pulse, before scattering widens it, in the channels that are
+        neither in ``ignore`` nor constant.
     width : float
         Width of the pulse, seconds.
     scatter, alpha : float
         See `fake`.
     sigma : array_like, optional
-        Noise of each channel, in counts; by default measured around the pulse, in up to 16,384 samples.
+        Noise of each channel, in counts; by default measured around the pulse, in up to 16,384 samples.  Channels whose
+        sigma is 0, because they are constant, get no counts.
+    ignore : sequence of int, optional
+        Channels that the search will leave out; channel 0 has the highest frequency.  They get no counts, and their
+        noise does not contribute to the S/N.
     dm_constant : float
 
     Returns
@@ -112,7 +119,9 @@ def inject(
         )
     begin = max(0, min(int(first[0]) - NEAR // 2, fb.nsamp - NEAR))
     known = levels_between(fb, begin, min(begin + NEAR, fb.nsamp))
-    spread = known.sigma if sigma is None else np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,))
+    if sigma is not None:
+        known = replace(known, sigma=np.broadcast_to(np.asarray(sigma, np.float64), (fb.nchan,)))
+    spread = without(known, ignore).sigma
     samples = width / obs.tsamp
     total = math.sqrt(float((spread**2).sum()))
     if not (math.isfinite(total) and total > 0):
@@ -120,13 +129,14 @@ def inject(
             f"snr={snr!r}: the noise around the pulse is {total:g} counts, so an S/N is not defined; in Python, "
             "`sigma` gives the noise"
         )
-    wanted = unit * (snr * total * math.sqrt(samples) / (fb.nchan * samples))
+    used = spread > 0
+    wanted = np.where(used[:, None], unit, 0.0) * (snr * total * math.sqrt(samples) / (used.sum() * samples))
     added = wanted.astype(np.float32) if fb.dtype.kind == "f" else whole_counts(wanted, known.room)
     return Filterbank([PulseReader(whole_reader(fb), [(first, added)], analog=False)])
 
 
 def inject_pulses(
-    data: Filterbank | Paths, pulses: Sequence[Pulse], *, dm_constant: float = DM_CONSTANT
+    data: Filterbank | Paths, pulses: Sequence[Pulse], *, ignore: ArrayLike = (), dm_constant: float = DM_CONSTANT
 ) -> tuple[Filterbank, NDArray[Any]]:
     """Add pulses of known S/N to data.
 
@@ -135,6 +145,9 @@ def inject_pulses(
     data : Filterbank, path or sequence of paths
         The data are not changed.
     pulses : sequence of Pulse
+    ignore : sequence of int, optional
+        Channels that the search will leave out; channel 0 has the highest frequency.  They get no counts, and their
+        noise does not contribute to the S/N.
     dm_constant : float
 
     Returns
@@ -158,7 +171,7 @@ def inject_pulses(
     [10.0, 20.0]
     """
     fb = as_filterbank(data)
-    known = levels(fb, None)
+    known = levels(fb, None, ignore)
     placed = []
     for pulse in pulses:
         first, samples = extent(fb.observation, pulse, dm_constant)
@@ -174,7 +187,7 @@ def inject_pulses(
 
 
 def inject_grid(
-    data: Filterbank | Paths | Noise, grid: PulseGrid, *, n: int | None = None, seed: int = 0,
+    data: Filterbank | Paths | Noise, grid: PulseGrid, *, n: int | None = None, seed: int = 0, ignore: ArrayLike = (),
     dm_constant: float = DM_CONSTANT,
 ) -> tuple[Filterbank, NDArray[Any]]:  # fmt: skip
     """Add the pulses of a grid to data, or to noise.
@@ -188,6 +201,9 @@ def inject_grid(
     n : int, optional
         Number of pulses; by default one of each combination.
     seed : int
+    ignore : sequence of int, optional
+        Channels that the search will leave out; channel 0 has the highest frequency.  They get no counts, and their
+        noise does not contribute to the S/N.
     dm_constant : float
 
     Returns
@@ -218,9 +234,9 @@ def inject_grid(
         if count != len(times):
             raise ValueError(f"time={times!r}: expected {count} times, one for each pulse")
         return inject_pulses(fb, [Pulse(time=t, **one) for t, one in zip(times, wanted, strict=True)],
-                             dm_constant=dm_constant)  # fmt: skip
+                             ignore=ignore, dm_constant=dm_constant)  # fmt: skip
     noise = data if isinstance(data, Noise) else None
-    known = levels(fb, noise)
+    known = levels(fb, noise, ignore)
     placed = [
         Placed(pulse, record(fb.observation, pulse, known.sigma, dm_constant))
         for pulse in place(fb, wanted, dm_constant, grid.highest_dm, rng)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.filterbank import Filterbank
 from skysieve.dedispersion.data.observation import Observation, regular_freqs
 from skysieve.dedispersion.data.simulate import LEVELS, NoiseReader
@@ -86,7 +87,8 @@ class Levels:
     Attributes
     ----------
     level, sigma
-        Mean and standard deviation.
+        Mean and standard deviation.  The sigma of a channel that is masked or constant is 0; pulses are not added
+        to it.
     room
         Fraction of the samples that are below the largest value, so that something can be added to them.
     """
@@ -96,17 +98,28 @@ class Levels:
     room: NDArray[np.float64]
 
 
-def levels(fb: Filterbank, noise: Noise | None) -> Levels:
+def levels(fb: Filterbank, noise: Noise | None, ignore: Any = ()) -> Levels:
     """Level and sigma of each channel: known for simulated noise, including its rounding, and measured for data.
 
-    Pieces in which a channel is constant, because the beam has no signal in them, do not count.
+    Pieces in which a channel is constant, because the beam has no signal in them, do not count.  Channels of the list
+    ``ignore`` have a sigma of 0.
     """
     if noise is not None and noise.analog:
         level, sigma = LEVELS[noise.nbits]
         rounding = 0.0 if noise.nbits == 32 else 1 / 12
         ones = np.ones(fb.nchan)
-        return Levels(level * ones, math.sqrt(sigma**2 + rounding) * ones, ones)
-    return levels_between(fb, 0, fb.nsamp)
+        known = Levels(level * ones, math.sqrt(sigma**2 + rounding) * ones, ones)
+    else:
+        known = levels_between(fb, 0, fb.nsamp)
+    return without(known, ignore)
+
+
+def without(known: Levels, ignore: Any) -> Levels:
+    """The same levels, with a sigma of 0 in the channels of a list."""
+    masked = Mask.channels(len(known.sigma), ignore).cells[:, 0]
+    if masked.all():
+        raise ValueError(f"ignore has all {len(masked)} channels: expected at least one channel that is searched")
+    return replace(known, sigma=np.where(masked, 0.0, known.sigma))
 
 
 def levels_between(fb: Filterbank, start: int, stop: int) -> Levels:

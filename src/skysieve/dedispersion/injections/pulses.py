@@ -38,7 +38,7 @@ class Pulse:
     width : float
         Full width at half maximum of the emitted Gaussian, seconds.
     snr : float
-        S/N of the ideal boxcar, after smearing and sampling.
+        S/N of the ideal boxcar, after smearing and sampling, in the channels that are neither masked nor constant.
     scatter : float
         Time constant of the exponential tail at mid band, seconds; it grows as the frequency to the power -4.
     index : float
@@ -127,12 +127,13 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
     Parameters
     ----------
     sigma : numpy.ndarray of float64, shape (nchan,)
-        Noise of each channel, in counts.
+        Noise of each channel, in counts.  A channel whose sigma is 0, because it is masked or constant, gets no counts
+        and does not contribute to the S/N.
 
     Raises
     ------
     ValueError
-        No channel lies in the part of the band, or its noise is not above 0.
+        No channel lies in the part of the band, or the noise of none of them is above 0.
     """
     from .cpu_segments import best_boxcar, gaussian, shifted_sum
 
@@ -157,6 +158,9 @@ def record(obs: Observation, pulse: Pulse, sigma: NDArray[np.float64], dm_consta
         raise ValueError(
             f"snr={pulse.snr!r}: the samples do not vary (sigma is {noise:g} counts), so that a pulse has no S/N"
         )
+    inside &= sigma > 0
+    if not inside.any():
+        raise ValueError(f"band={pulse.band!r}: all channels of this part of the band are masked or constant")
     shape *= (pulse.width / step * np.where(inside, (f / obs.centre) ** pulse.index, 0.0))[:, None]  # of height 1
     whole = np.rint(delay / step).astype(np.int64)
     at = first - whole

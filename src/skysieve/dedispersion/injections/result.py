@@ -30,15 +30,16 @@ TRIALS = np.dtype([
 ])  # fmt: skip
 """Columns of the table of pulses.
 
-- ``left``: fraction of the samples of the ideal boxcar that interference and gaps leave; ``snr_left``: ideal S/N in
-  these samples.
+- ``snr``: S/N of the ideal boxcar in the channels that are searched.
+- ``left``: fraction of the samples of the ideal boxcar, in these channels, that interference, masks and gaps leave;
+  ``snr_left``: ideal S/N in these samples.
 - ``clipped``: fraction of the counts that exceed the range of the samples.
 - ``snr_known``: S/N in a detector that knows DM, time and width.  In data, its noise is the scatter of such windows
   around the pulse, if that is significantly larger than the scatter of independent samples.
 - ``snr_near``: highest S/N, in the same noise, at the DMs, times and widths of the search that count as this pulse (NaN
   in data and with interference).
 - ``snr_window``: S/N in the window given by DM, time and width of the candidate, in the samples before any cleaning
-  (`window_snr`; NaN if ``prepare`` changes the samples).
+  (`window_snr`; NaN if ``prepare`` changes the samples, or masks channels for a part of the time).
 - ``candidates``: number of candidates of the pulse and within its reach.
 
 Values of pulses that were not found are NaN.

@@ -63,7 +63,7 @@ class Placed:
         Highest S/N of a detector that knows the level and sigma and tries the DMs, times and widths of the search that
         count as this pulse; NaN in data and under interference.
     left : float
-        Fraction of the samples of its window that interference and gaps leave.
+        Fraction of the samples of its window, in the channels that are searched, that interference and gaps leave.
     snr_left : float
         Ideal S/N in these samples.
     clipped : float
@@ -170,7 +170,7 @@ class Maker:
     kinds, strength
         Interference.
     lost : numpy.ndarray of int64, shape (n, 4)
-        Rectangles of the data that are lost.
+        Rectangles of the data that are lost or masked.
     threads : int, optional
     device : DeviceNoise, optional
         Generator of 8-bit noise in the memory of the GPU that searches it; the noise is bit-identical.
@@ -229,9 +229,12 @@ class Maker:
         self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])  # type: ignore[misc]
         return Segment(base, made, placed)
 
-    def window_snr(self, fb: Filterbank, found: Candidates, shared: bool) -> NDArray[np.float64]:
-        """See `refine.window_snr`; with several threads if they may share the reader."""
-        tasks = [lambda i=i: window_snr_of(fb, found, i) for i in range(len(found))]
+    def window_snr(
+        self, fb: Filterbank, found: Candidates, shared: bool, ignore: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """See `refine.window_snr`, without channels ``ignore``; with several threads if they may share the reader."""
+        rows = None if ignore is None else np.setdiff1d(np.arange(fb.nchan), ignore)
+        tasks = [lambda i=i: window_snr_of(fb, found, i, rows) for i in range(len(found))]
         return np.array(self.pool.run(tasks) if shared else [task() for task in tasks], np.float64)
 
     def _held(
@@ -272,6 +275,7 @@ class Maker:
             step = binning * max(1, made.length // (FINE * binning))
             x = np.empty((obs.nchan, (2 * before + made.length) // step), np.float32)
             aligned(block, offset, step, self.known.level, x)
+            x[self.known.sigma == 0] = 0.0  # channels that are not searched
             shifts = np.rint(self.constant * (dms[:, None] - pulse.dm) * squares / (obs.tsamp * step)).astype(np.int64)
             widths = np.unique(np.rint(self.widths * (binning / step)).astype(np.int64))
             widths = widths[(widths > 0) & (widths <= max(1, WIDEST * made.length / step))]
@@ -313,8 +317,8 @@ def ideal(
 ) -> None:  # fmt: skip
     """Set the S/N of a pulse in a detector that knows DM, time and width: the sum over the window of the ideal boxcar.
 
-    Samples that interference covers and samples that are missing do not count.  In data, which may drift and have red
-    noise, level and noise are measured around the pulse.
+    Samples that interference covers, samples that are missing or masked, and channels whose sigma is 0 do not count.
+    In data, which may drift and have red noise, level and noise are measured around the pulse.
     """
     made, length = one.made, one.made.length
     begin = made.begin + made.delays
@@ -347,7 +351,9 @@ def ideal(
         good &= ~reader.write(low, high - low)[1].T[rows, at]
     for first, last, top, bottom in lost[(lost[:, 0] < high) & (lost[:, 1] > low)]:
         good[top:bottom] &= (at[top:bottom] + low < first) | (at[top:bottom] + low >= last)
-    one.left = float(good.mean())
+    searched = sigma > 0
+    good &= searched[:, None]
+    one.left = float(good[searched].mean())
     spread = math.sqrt(float((good * sigma[:, None] ** 2).sum()))
     if spread > 0:
         one.known = float(((values - level[:, None] + added)[good]).sum()) / (red * spread)

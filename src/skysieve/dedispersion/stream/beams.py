@@ -90,7 +90,7 @@ class Segment:
             constant: float = getattr(self.plan, "dm_constant", DM_CONSTANT) if given is None else given
             self.injector = LiveInjector(
                 self.observation, beam=beam, epoch=geometry.epoch, dtype=self.dtype, maximum=self.maximum,
-                dm_constant=constant, **options.inject,
+                ignore=options.search.get("ignore", ()), dm_constant=constant, **options.inject,
             )  # fmt: skip
         self.ring = Ring(
             geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,

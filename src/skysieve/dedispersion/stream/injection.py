@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import array_module, to_host
+from skysieve.dedispersion.clean.masks import Mask
 from skysieve.dedispersion.data.delays import delay_seconds
 from skysieve.dedispersion.data.observation import DM_CONSTANT
 from skysieve.dedispersion.injections.grid import PulseGrid
@@ -21,6 +22,8 @@ from skysieve.dedispersion.injections.pulses import Pulse, Recorded, record, spr
 from skysieve.dedispersion.stream.records import Injection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.data.observation import Observation
@@ -79,6 +82,8 @@ class LiveInjector:
         Type of the samples.
     maximum : int
         Largest value of unsigned samples; 0 means the largest value of the type.
+    ignore : sequence of int
+        Channels that the search leaves out.  They get no counts, and their noise does not contribute to the S/N.
     dm_constant : float
 
     Attributes
@@ -103,11 +108,13 @@ class LiveInjector:
 
     def __init__(
         self, observation: Observation, *, every: float, grid: PulseGrid | None = None, seed: int = 0, beam: int = 0,
-        epoch: int = 0, dtype: str = "uint8", maximum: int = 0, dm_constant: float = DM_CONSTANT,
+        epoch: int = 0, dtype: str = "uint8", maximum: int = 0, ignore: Sequence[int] = (),
+        dm_constant: float = DM_CONSTANT,
     ) -> None:  # fmt: skip
         self.observation, self.seed, self.beam, self.epoch = observation, seed, beam, epoch
         self.grid = PulseGrid() if grid is None else grid
         self.dm_constant = dm_constant
+        self._searched = ~Mask.channels(observation.nchan, ignore).cells[:, 0]
         o, kind = observation, np.dtype(dtype)
         self.real = kind.kind == "f"
         if not self.real:
@@ -190,7 +197,7 @@ class LiveInjector:
         pulse = Pulse(time=when, **parameters)
         _, sigma, room = measured(self._window.T, 0 if self.real else self._range[1])
         try:
-            made = record(o, pulse, sigma, self.dm_constant)
+            made = record(o, pulse, np.where(self._searched, sigma, 0.0), self.dm_constant)
         except ValueError:  # the beam is silent
             self.skipped += 1
             return
@@ -215,7 +222,7 @@ class LiveInjector:
         begin = one.made.begin + one.made.delays
         for first, last, top, bottom in rects:
             overlap = np.minimum(begin[top:bottom] + one.made.length, last) - np.maximum(begin[top:bottom], first)
-            one.missing += int(overlap.clip(0).sum())
+            one.missing += int((overlap.clip(0) * self._searched[top:bottom]).sum())
         return rows
 
     # ------------------------------------------------------------------ output
@@ -261,7 +268,7 @@ class LiveInjector:
         nan = math.nan
         return Injection(
             one.number, one.pulse.snr, one.pulse.dm, self._middle(one), o.tstart + self._middle(one) / 86400,
-            one.pulse.width, one.made.length * o.tsamp, 1 - one.missing / (one.made.length * o.nchan),
+            one.pulse.width, one.made.length * o.tsamp, 1 - one.missing / (one.made.length * int(self._searched.sum())),
             bool(one.found), one.found.get("snr", nan), one.found.get("dm", nan), one.found.get("time", nan),
         )  # fmt: skip
 
