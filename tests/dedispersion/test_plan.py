@@ -136,6 +136,7 @@ def test_lists_and_steps():
     assert p.dms.tolist() == [0, 1, 10.5]
     assert p.stages[0].downsamp == 4
     assert plan(BAND_300, 1.0, step=0.1).ndm == 11
+    assert plan(BAND_300, 100.0, step=200.0).summary().splitlines()[1].split()[:3] == ["0.000", "0.000", "200"]
     assert plan(BAND_300, 3.0, dm_min=2.0, step=0.3).dms.tolist() == [2.0, 2.3, 2.6, 2.9]
 
 
@@ -217,7 +218,11 @@ def test_a_range_of_one_dm_is_that_dm(options, dm):
         ({"dms": [-1, 1]}, "at least 0"),
         ({"dms": [float("nan")]}, "finite"),
         ({"dm_max": 5, "step": 0}, "step=0"),
-        ({"dm_max": 1e6, "step": 1e-6}, "more than 2000000 DMs"),
+        ({"dm_max": 1e6, "step": 1e-3}, "step=0.001: the plan would have 1000000001 DMs; expected at most 2000000"),
+        ({"dm_max": 5, "step": 1e-10}, "step=1e-10: expected a DM step of at least 1e-09"),
+        ({"stages": [(0, 10, 1e-10, 1)]}, "step=1e-10: expected a DM step of at least 1e-09"),
+        ({"stages": [(0, 1e9, 0.5, 1)]}, "step=0.5: the plan would have 2000000000 DMs"),
+        ({"dm_max": 1e9, "rule": "presto"}, "dm_max: the plan would have more than 2000000 DMs"),
         ({"dm_max": 5, "nsub": 5000}, "nsub=5000"),
         ({"dm_max": 5, "downsamp": 0}, "downsamp=0"),
         ({"dm_max": 5, "downsamp": (4, 2)}, "downsamp=(4, 2)"),

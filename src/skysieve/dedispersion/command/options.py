@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import shutil
 import sys
 import warnings
@@ -37,7 +38,7 @@ from skysieve.core.command import (
 from skysieve.dedispersion.contract import DETECTORS, DIP, EXCESS, SUMMATIONS, THRESHOLD
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.data.sigproc import BIT_ORDERS
-from skysieve.dedispersion.dm_plan.rules import RULES
+from skysieve.dedispersion.dm_plan.rules import FINEST, MOST_DMS, RULES
 from skysieve.dedispersion.injections.interference import KINDS
 from skysieve.dedispersion.result import SERIES_FORMATS
 from skysieve.dedispersion.search_options import (
@@ -429,6 +430,12 @@ class DmOptions:
             raise ValueError("--rule cannot be combined with --dm-step and --num-dms: it chooses the steps")
         if self.num_dms is not None and self.num_dms > 1 and self.dm_step is None:
             raise ValueError("--num-dms needs --dm-step")
+        if not (math.isfinite(self.dm_min) and self.dm_min >= 0):
+            raise ValueError(f"--dm-min {self.dm_min:g}: expected a number of at least 0")
+        if self.dm_step is not None and not FINEST <= self.dm_step < math.inf:
+            raise ValueError(f"--dm-step {self.dm_step:g}: expected a DM step of at least {FINEST:g}")
+        if self.num_dms is not None and self.num_dms > MOST_DMS:
+            raise ValueError(f"--num-dms {self.num_dms}: expected at most {MOST_DMS} DMs")
         ruled = self.stages is None and self.num_dms is None and self.dm_step is None
         needs("--rule loss", ruled and self.rule in (None, "loss"), "--max-loss")
         needs("--rule tolerance", self.rule == "tolerance", "--tol")

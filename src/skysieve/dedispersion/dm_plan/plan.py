@@ -155,8 +155,9 @@ class DMPlan(Result, ByValue):
         """A table with one line for each stage."""
         lines = [f"{'low DM':>10} {'high DM':>10} {'step':>9} {'bin':>4} {'DMs':>7} {'calls':>6}"]
         for s in self.stages:
-            high = float(s.dms[-1]) + s.step
-            lines.append(f"{s.dms[0]:10.3f} {high:10.3f} {s.step:9.4f} {s.downsamp:4d} {len(s.dms):7d} {s.calls:6d}")
+            lines.append(
+                f"{s.dms[0]:10.3f} {s.dms[-1]:10.3f} {s.step:9.4g} {s.downsamp:4d} {len(s.dms):7d} {s.calls:6d}"
+            )
         lines.append(f"{self.ndm} DM{'s' * (self.ndm > 1)} ({self.rule}), longest shift {self.maxshift()} samples")
         return "\n".join([*lines, *self.notes])
 
@@ -279,7 +280,8 @@ def plan(
         Range of the DMs, pc / cm^3.  If both are equal, this is the only DM.
     rule : {"loss", "presto", "tolerance", "survey", "list"}, optional
         "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
-        "presto": the rules of PRESTO's DDplan.  "tolerance": the rule of dedisp and Heimdall, without binning.
+        "presto": the rules of PRESTO's DDplan; as there, the last DM is up to a step below ``dm_max``.
+        "tolerance": the rule of dedisp and Heimdall, without binning.
         "survey": the rows of ``stages``.  "list": ``dms``, or an even ``step``.
         The default is "survey" with ``stages``, "list" with ``dms`` or ``step``, and otherwise "loss".
     max_loss : float
@@ -460,7 +462,7 @@ def _list_stages(
             raise ValueError(f"step={step!r}: expected a DM step above 0")
         top = _dm_max(dm_max, dm_min)
         count = math.floor((top - dm_min) / step + 1e-9) + 1
-        check_count(count)
+        check_count(count, "step", step)
         return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
     listed = np.array(numbers("dms", dms), ndmin=1)
     if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():

@@ -36,7 +36,10 @@ RULES = {
     "loss": RuleKind(
         "a pulse of `width` midway between two DMs loses at most `max_loss` of its S/N (Cordes & McLaughlin 2003)"
     ),
-    "presto": RuleKind("PRESTO's DDplan: steps and binnings from the smearing in channels, subbands and band"),
+    "presto": RuleKind(
+        "PRESTO's DDplan: steps and binnings from the smearing in channels, subbands and band; as there, the last DM "
+        "is up to a step below the highest"
+    ),
     "tolerance": RuleKind("dedisp and Heimdall: the smearing grows by `tol` from DM to DM; no binning"),
     "survey": RuleKind("rows of low DM, high DM, step, binning, nominal spacing", needs="stages"),
     "list": RuleKind("DMs, or an even step", needs="dms or step"),
@@ -50,6 +53,8 @@ SUBBAND_SHARE = 0.8
 """Largest smearing inside a subband, as a fraction of the smearing by the DM step or of the sampling time."""
 MOST_DMS = 2_000_000
 """Longest list of DMs; a longer one is a mistake."""
+FINEST = 1e-9
+"""DMs of an even step are rounded to multiples of this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +222,7 @@ def survey_stages(rows: object) -> list[Stage]:
         if not (np.isfinite(row).all() and 0 <= low < high and step > 0 and binning >= 1 and binning % 1 == 0):
             raise ValueError(f"stages: {row.tolist()}: expected low DM < high DM, a step above 0 and a whole binning")
         count = round((high - low) / step)
-        check_count(count)
+        check_count(count, f"stages: {row.tolist()}: step", float(step))
         per_call = 0
         if len(row) == 5 and row[4] > 0:
             per_call = round(row[4] / step)
@@ -227,9 +232,13 @@ def survey_stages(rows: object) -> list[Stage]:
     return stages
 
 
-def check_count(count: int) -> None:
-    """Refuse lists of DMs that are too long to be meant."""
+def check_count(count: int, name: str = "", step: float = 1.0) -> None:
+    """Refuse lists of DMs that are too long to be meant, and a step, called ``name``, that is too small."""
+    if step < FINEST:
+        raise ValueError(f"{name}={step!r}: expected a DM step of at least {FINEST:g}, to which DMs are rounded")
     if count > MOST_DMS:
+        if name:
+            raise ValueError(f"{name}={step!r}: the plan would have {count} DMs; expected at most {MOST_DMS}")
         raise ValueError(f"dm_max: the plan would have more than {MOST_DMS} DMs; are the band and tsamp right?")
 
 
