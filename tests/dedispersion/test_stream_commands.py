@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import socket
@@ -12,15 +13,17 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from tests.dedispersion.test_stream_pipeline import SEARCH, data, rows_of, same_as_file
+from tests.dedispersion.test_stream_pipeline import SEARCH, ListFeed, data, packets_of, rows_of, same_as_file
 from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.core.metrics.server import PageServer, metrics_page, parse_address
-from skysieve.dedispersion import Filterbank, search
+from skysieve.dedispersion import Filterbank, PulseGrid, search
 from skysieve.dedispersion.stream.command.commands import parse_rate, show
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake
@@ -53,6 +56,59 @@ def test_metrics(data, tmp_path):
     assert names == {f"skysieve_stream_{m.exported}" for m in METRICS if m.origin != "process"}
     assert "# HELP skysieve_stream_sink_written_total Candidates written to candidates.csv." in text.splitlines()
     assert all(line.startswith("#") or float(line.split()[1]) == 0 for line in text.splitlines())
+
+
+@pytest.mark.slow
+def test_metrics_are_those_of_an_independent_count(data, tmp_path):
+    """Packets with known faults, counted by hand; candidates, from the table; seconds, from the number of samples."""
+    options = replace(data.options, inject={"every": 1.0, "grid": PulseGrid((30.0,), (50.0, 60.0), 4e-3)}, window=8)
+    g, whole = packets_of(data.fb)
+    size, count = whole.shape[1], len(whole)
+    lost, late = [100, 101, 300], 200
+    order = [i for i in range(count) if i not in (*lost, late)]
+    order.insert(order.index(late + 20), late)
+    for i in (50, 60):
+        order.insert(order.index(i) + 1, i)  # twice
+    foreign, other = np.zeros(size, np.uint8), whole[10].copy()
+    other[4] = 99  # another version
+    faults = np.stack([foreign, foreign, other])
+
+    class Faulty(ListFeed):
+        def feed(self):
+            super().feed()
+            self.intake.take(faults, np.full(3, size))
+            self.intake.take(faults[:1], np.array([5]))
+
+    intake = Intake(SkysieveParser(), options)
+    sink = Sink(tmp_path, pictures=False, raw=False)
+    feed = Faulty(intake, [whole[order[i : i + 10]] for i in range(0, len(order), 10)])
+    pipeline = Pipeline(intake, feed, sink, nice=0)
+    pipeline.run()
+    with serve(pipeline.metrics, "127.0.0.1", 0) as server:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
+    found = {k.removeprefix(PREFIX): float(v) for k, v in (x.split() for x in text.splitlines() if x[0] != "#")}
+    rows = rows_of(tmp_path)
+    injected = sum(row["injected"] != "0" for row in rows)
+    with open(tmp_path / "injections.csv", encoding="ascii") as file:
+        pulses = list(csv.DictReader(file))
+    expected = dict.fromkeys((m.exported for m in METRICS if m.origin != "process"), 0.0)
+    expected |= {
+        "packets_total": len(order) + 4, "bytes_total": (len(order) + 3) * size + 5, "accepted_total": count - 4,
+        "lost_total": 4, "late_total": 1, "duplicate_total": 2,
+        "foreign_total": 2, "version_total": 1, "short_total": 1,
+        "sink_candidates_total": len(rows), "sink_written_total": len(rows), "sink_injected_total": injected,
+        "sink_flagged_total": sum(int(row["flagged"]) for row in rows),
+        "sink_injections_total": sum(float(one["live"]) >= 0.8 for one in pulses),
+        "sink_injections_found_total": sum(one["found"] == "1" for one in pulses),
+        "beams": 1, "data_seconds": 8000 * 5e-4, "mjd": 60000.5 + 4 / 86400,
+    }  # fmt: skip
+    measured = ("rate", "realtime", "load", "ring_fill", "latency")
+    assert all(found[name] >= 0 for name in measured)
+    assert {k: v for k, v in found.items() if k not in measured} == pytest.approx(
+        {k: v for k, v in expected.items() if k not in measured}, rel=1e-11
+    )
+    assert len(rows) > injected >= len(pulses) > 0
+    assert count * g.nsamp == 8000
 
 
 def test_a_slow_client_is_disconnected(monkeypatch):
@@ -251,8 +307,10 @@ def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
     done = command("stream", "--from", tmp_path / "a.fil", "--dm-max", 50, "-o", tmp_path / "out", "--no-plots",
                    "--threads", 1, "--inject-every", 0.01)  # fmt: skip
     assert done.exit_code == 2
-    text = done.output.replace("\n", " ")
-    assert "nothing was searched; beam 0: its packets are refused: --inject-every 0.01: expected at least" in text
+    lines = [line for line in done.output.splitlines() if "its packets are refused" in line]
+    why = "beam 0: its packets are refused: --inject-every 0.01: expected at least"
+    assert len(lines) == 2  # when it happens, and at the end
+    assert all(why in line for line in lines)
 
 
 def test_a_run_that_was_killed_before_it_noted_anything_is_reported(data, tmp_path):

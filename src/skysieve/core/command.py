@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
@@ -528,6 +528,17 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
         return _as_typed(option) if option is not None and (named or given(option)) else found[0]
 
     return re.sub(r"(?<![\w./-])[a-z]+_\w+(?![\w=/-]|\.\w)", other, changed)
+
+
+def in_options(names: Mapping[str, str] | None = None) -> Callable[[Exception], str]:
+    """A function for any thread that returns the text of an error in a line, see `with_option`."""
+    context = get_current_context()
+
+    def text(error: Exception) -> str:
+        with context.scope(cleanup=False):  # each thread has its own stack of contexts
+            return with_option(one_line(error), names)
+
+    return text
 
 
 def given(*options: str) -> list[str]:

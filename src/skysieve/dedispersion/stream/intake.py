@@ -150,6 +150,8 @@ class Intake:
         Function that is called with a line for the operator.
     next_segment : mapping, optional
         Number of each beam's first segment, if it is not 0.
+    describe : callable
+        Function that returns the text of an error for the operator.
 
     Attributes
     ----------
@@ -159,8 +161,9 @@ class Intake:
 
     def __init__(
         self, parser: Parser, options: Options, *, most_beams: int = MOST_BEAMS, say: Callable[[str], None] = lambda
-        line: None, next_segment: Mapping[int, int] | None = None,
+        line: None, next_segment: Mapping[int, int] | None = None, describe: Callable[[Exception], str] = str,
     ) -> None:  # fmt: skip
+        self.describe = describe
         self.parser, self.options, self.most_beams, self.say = parser, options, most_beams, say
         self.next_segment = dict(next_segment or {})
         self.beams: dict[int, Beam] = {}
@@ -350,7 +353,7 @@ class Intake:
         self._refuse(beam, error)
 
     def _refuse(self, beam: Beam, error: Exception) -> None:
-        self.refusal = f"beam {beam.number}: its packets are refused: {error}"
+        self.refusal = f"beam {beam.number}: its packets are refused: {self.describe(error)}"
         self.say_once(self.refusal)
 
     def let_rings_grow(self, growing: bool) -> None:

@@ -32,6 +32,7 @@ from skysieve.core.command import (
     VerboseOption,
     check_output,
     counted,
+    in_options,
     needs,
     number_list,
     option,
@@ -77,6 +78,8 @@ BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 LIVE_SNR = 8.0, 10.0, 15.0, 30.0
 """S/N of injected pulses, unless --inject-grid specifies it."""
+INJECT_NAMES = {"every": "--inject-every", "grid": "--inject-grid"}
+"""Options of arguments that have another name."""
 INPUT, VOLTAGES = "Input", "Voltages"
 
 
@@ -503,7 +506,7 @@ def stream(
 
     from .warm_up import warm
 
-    with report_errors(names={"every": "--inject-every", "grid": "--inject-grid"}), ExitStack() as stack:
+    with report_errors(names=INJECT_NAMES), ExitStack() as stack:
         screen = Screen(quiet, verbose, progress)
         page: PageProcess | None = None
         page_address = None if web is None else parse_address(web, "--web")
@@ -595,7 +598,10 @@ def stream(
                 f"the previous run in this folder was killed before it noted how far it had searched (beam {which}): "
                 "the gap between that run and this one is not known"
             )
-        intake = Intake(parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment)
+        intake = Intake(
+            parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment,
+            describe=in_options(INJECT_NAMES),
+        )  # fmt: skip
         if page_address is not None:
             page = stack.enter_context(PageProcess(output, *page_address, screen.say))
             screen.say(f"the live page is on http://{format_address(page_address[0], page.port)}/")
