@@ -22,6 +22,7 @@ from tests.marks import loses_help, slow
 from typer.testing import CliRunner
 
 from skysieve.cli import app
+from skysieve.core.parts import LOCK, Lock
 from skysieve.dedispersion import DMPlan, Filterbank, plan, write_fil
 from skysieve.dedispersion.command import demo
 from skysieve.dedispersion.command.cli import dedisp
@@ -165,8 +166,14 @@ def test_demo_finds_its_pulses(tmp_path):
         (("--dm-max", 9, "--dm-step", 1, "--rule", "presto"), "--rule cannot be combined with"),
         (("--dm-max", 9, "--dm-constant", 0), "--dm-constant 0.0"),
         (("--dm-max", 9, "-t", 0), "--threshold 0.0: expected a number above 0"),
-        (("--dm-max", 9, "--dm-step", 0), "--dm-step 0.0: expected a DM step above 0"),
-        (("--dm-max", 9, "--each", "--dm-step", 0), "a.fil: --dm-step 0.0: expected a DM step above 0"),
+        (("--dm-max", 9, "--dm-step", 0), "--dm-step 0: expected a DM step of at least 1e-09"),
+        (("--dm-max", 9, "--each", "--dm-step", 0), "skysieve: --dm-step 0: expected a DM step of at least 1e-09"),
+        (("--num-dms", 5, "--dm-step", 1e-10), "--dm-step 1e-10: expected a DM step of at least 1e-09"),
+        (("--num-dms", 5, "--dm-step", -1), "--dm-step -1: expected a DM step of at least 1e-09"),
+        (("--num-dms", 5, "--dm-step", "nan"), "--dm-step nan: expected a DM step of at least 1e-09"),
+        (("--num-dms", 5, "--dm-step", 1, "--dm-min", -2), "--dm-min -2: expected a number of at least 0"),
+        (("--num-dms", 3_000_000, "--dm-step", 1), "--num-dms 3000000: expected at most 2000000 DMs"),
+        (("--dm-max", 9, "--dm-step", 1e-7), "--dm-step 1e-07: the plan would have 90000001 DMs"),
         (("--dm-max", 9, "--most", 10), "--most needs --cutouts"),
         (("--dm-max", 9, "--most", 3, "--cluster", "serial"), "--most needs --cutouts"),
         (("--dm-max", 9, "--format", "csv"), "--format needs -o"),
@@ -276,6 +283,22 @@ def test_series_have_files_of_their_own(path, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("-*"))
     said = run("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", "s")
     assert "wrote s_DM0.00.dat to s_DM2.00.dat: 3 series" in said
+
+
+def test_series_that_another_process_writes_are_refused_before_any_work(path, tmp_path):
+    """Their .dat would be of one process, and their .inf of the other."""
+    words = ("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", tmp_path / "s")
+    lock = Lock(tmp_path / "s.parts" / LOCK)
+    assert "s.parts is in use by process" in run(*words, code=2)
+    lock.close()
+    run(*words)
+    names = [f"s_DM{n}.00.{end}" for n in range(3) for end in ("dat", "inf")]
+    assert sorted(f.name for f in tmp_path.glob("*")) == names
+    (tmp_path / "s_DM1.00.dat").unlink()
+    assert "s_DM0.00.dat" in run(*words, code=2)
+    for n in range(3):
+        (tmp_path / f"s_DM{n}.00.dat").unlink(missing_ok=True)
+    assert "s_DM0.00.inf" in run(*words, code=2)
 
 
 def test_series_are_written_in_parts_that_fit(path, tmp_path):

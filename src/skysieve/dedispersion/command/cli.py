@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from math import isfinite, isnan
 from pathlib import Path
@@ -218,10 +218,11 @@ def dedisperse(
     """
     from skysieve.core.device import resolve
     from skysieve.core.memory import available_host_memory, parse_budget
+    from skysieve.core.parts import LOCK, Lock, parts_folder
     from skysieve.dedispersion import api
     from skysieve.dedispersion.result import name_digits, series_path
 
-    with report_errors(names=DM_NAMES):
+    with report_errors(names=DM_NAMES), ExitStack() as stack:
         messages = reports.messages()
         if output == STDIO:
             raise ValueError(
@@ -236,10 +237,15 @@ def dedisperse(
                 raise ValueError("the plan has the same DM in two stages, and their files would have the same name")
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
             output.parent.mkdir(parents=True, exist_ok=True)
+            folder = parts_folder(output)  # for the lock: two processes would mix their .dat and .inf
+            lock = Lock(folder / LOCK)
+            stack.callback(remove_empty, folder)
+            stack.callback(lock.close)
             for dm in made.dms:
                 path = series_path(output, dm + base, digits, form)
-                check_outputs({"--output": path}, files)
-                check_output(path, overwrite)
+                for one in (path, path.with_suffix(".inf")) if form == "dat" else (path,):
+                    check_outputs({"--output": one}, files)
+                    check_output(one, overwrite)
             filtered, mask, _ = cleaning.prepared(fb, messages, requantise)
             budget = parse_budget(computation.memory, available_host_memory())
             gpu = resolve(computation.device)[0].kind == "cuda"
@@ -252,6 +258,12 @@ def dedisperse(
                 messages.say(speed(result.rate, result.realtime, result.method, result.device, result.seconds))
                 last = f" to {paths[-1].name}" if len(paths) > 1 else ""
                 messages.wrote(f"{paths[0]}{last}", f"{len(paths)} series")
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder, unless another process has put a file there in the meantime."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @dedisp.command()
