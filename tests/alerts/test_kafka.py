@@ -120,6 +120,25 @@ def test_killed_at_any_moment(broker, tmp_path, processes):
 
 
 @pytest.mark.slow
+def test_killed_before_the_first_message_after_the_end(broker, tmp_path, processes):
+    """``--from-end`` skips the messages before the first start, and none that arrive while no process runs."""
+    store = tmp_path / "a.db"
+    broker.send("alerts", messages(1, 4))
+    given = arguments(broker, store, "--from-end")
+    process = start(*given, "--every", 60)  # the position is stored long before the next search
+    processes.append(process)
+    wait_for(lambda: store.exists() and len(positions(store)) == 4)
+    process.kill()
+    process.wait()
+    assert positions(store) == dict.fromkeys(range(4), 1)
+    assert total(store) == 0
+    broker.send("alerts", messages(5, 8))
+    run(*given, "--stop-at-end")
+    assert objects(store) == list(range(5, 13))
+    assert positions(store) == dict.fromkeys(range(4), 3)
+
+
+@pytest.mark.slow
 def test_partitions_move_between_consumers(broker, tmp_path, processes):
     """Two processes of a group, each with a store of its own; when one ends, the other continues where it was."""
     stores = tmp_path / "a.db", tmp_path / "b.db"
@@ -147,6 +166,14 @@ def test_partitions_move_between_consumers(broker, tmp_path, processes):
 
 def objects(store: Path) -> list[int]:
     return [row[0] for row in sqlite3.connect(store).execute("SELECT object FROM objects")]
+
+
+def positions(store: Path) -> dict[int, int]:
+    """The next message of each partition, in a store that a process may be making."""
+    try:
+        return dict(sqlite3.connect(store).execute("SELECT part, next FROM places"))
+    except sqlite3.OperationalError:  # it has no tables yet
+        return {}
 
 
 def health(address: str) -> tuple[int, str]:

@@ -32,6 +32,8 @@ class Unit:
     packets : Packets
     arrived : float
         When it arrived, in seconds since 1970.
+    at_once : bool
+        Whether the position must be stored without delay.
     """
 
     place: Place
@@ -40,6 +42,7 @@ class Unit:
     mark: str
     packets: Packets
     arrived: float
+    at_once: bool = False
 
 
 class Source(Protocol):
@@ -72,6 +75,7 @@ class Intake:
         self._source, self._places, self._most = source, places, most
         self._units: deque[Unit] = deque()
         self._packets = 0
+        self._at_once = False
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._ended = False
@@ -93,6 +97,7 @@ class Intake:
                 with self._changed:
                     self._units.append(unit)
                     self._packets += max(1, len(unit.packets.objects))
+                    self._at_once |= unit.at_once
                     self._changed.notify_all()
                     while self._packets >= self._most and not self._stop.is_set():
                         self._changed.wait(0.5)
@@ -113,9 +118,11 @@ class Intake:
         """
         until = time.monotonic() + seconds
         with self._changed:
-            while not self._ended and self._packets < enough and (left := until - time.monotonic()) > 0:
+            while not (self._ended or self._at_once) and self._packets < enough:
+                if (left := until - time.monotonic()) <= 0:
+                    break
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
-            taken, self._packets = list(self._units), 0
+            taken, self._packets, self._at_once = list(self._units), 0, False
             self._units.clear()
             self._changed.notify_all()
             if not taken and self._ended:

@@ -16,7 +16,7 @@ import numpy as np
 from skysieve.core.errors import install_hint
 
 from .intake import Unit
-from .packets import Decoder
+from .packets import Decoder, Packets
 
 if TYPE_CHECKING:
     from .store import Place, Store
@@ -118,6 +118,8 @@ class KafkaSource:
         self._next: dict[int, int] = {}
         self._marks: dict[int, str] = {}
         self._behind: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
+        self._begun: list[Unit] = []
         self._lost = 0
         self._consumer = self._kafka.Consumer(
             {
@@ -192,8 +194,9 @@ class KafkaSource:
             for p in partitions:
                 known = stored.get((self._topic, p.partition))
                 group = committed.get(p.partition, -1)
-                start = kafka.OFFSET_END if self._from_end else kafka.OFFSET_BEGINNING
-                p.offset = known[0] if known is not None else group if group >= 0 else start
+                p.offset = known[0] if known is not None else group if group >= 0 else kafka.OFFSET_BEGINNING
+                if p.offset < 0 and self._from_end:
+                    p.offset = self._begin_at_end(p.partition, stop)
                 self._next[p.partition] = p.offset
                 self._marks[p.partition] = "" if known is None else known[1]
             self._assigned |= {p.partition for p in partitions}
@@ -209,7 +212,10 @@ class KafkaSource:
         consumer.subscribe([self._topic], on_assign=assign, on_revoke=revoke, on_lost=revoke)
         try:
             while not stop.is_set():
-                for message in consumer.consume(AT_ONCE, POLL_SECONDS):
+                messages = consumer.consume(AT_ONCE, POLL_SECONDS)
+                yield from self._begun
+                self._begun.clear()
+                for message in messages:
                     error = message.error()
                     part = message.partition()
                     if error is None:
@@ -257,6 +263,27 @@ class KafkaSource:
                 self._failed(wrong[0])
             stop.wait(POLL_SECONDS)
         return {}
+
+    def _begin_at_end(self, part: int, stop: threading.Event) -> int:
+        """The offset behind the last message of a partition; asks until `stop`.
+
+        The store notes it before the first message arrives, because the end is a later one when a process that was
+        killed is started again.
+        """
+        while part not in self._begins and not stop.is_set():
+            try:
+                _, end = self._consumer.get_watermark_offsets(
+                    self._kafka.TopicPartition(self._topic, part), timeout=START_SECONDS
+                )
+            except self._kafka.KafkaException as error:
+                self._failed(error.args[0])
+                stop.wait(POLL_SECONDS)
+            else:
+                self._begins[part] = end
+        at = self._begins.get(part, int(self._kafka.OFFSET_END))
+        if at >= 0:
+            self._begun.append(Unit((self._topic, part), at, at, "", Packets(), time.time(), at_once=True))
+        return at
 
     def _ask(self) -> None:
         """Ask whether a broker answers again: without new messages, nothing else would show it."""
