@@ -455,6 +455,7 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
         (("x", "--store", "x"), "--store x is one of the files to read"),
         (("x", "--store", "no/a.db"), "there is no folder no"),
         (("--kafka", "a:1", "--topic", "t", "--kafka-option", "enable.auto.commit=true"), "is set by this command"),
+        (("x", "--peaks", "2000000"), "--peaks 2000000: expected at most 284, as SQLite limits the number of"),
         (("x", "--metrics", "abc"), "--metrics abc: expected HOST:PORT"),
     ],
 )

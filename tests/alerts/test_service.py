@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.alerts.packets import star, write_files
 
@@ -18,7 +19,7 @@ from skysieve.alerts.metrics import METRICS
 from skysieve.alerts.packets import Decoder
 from skysieve.alerts.search import PeriodSearch
 from skysieve.alerts.service import Service
-from skysieve.alerts.store import Batch, Store, StoreInUse
+from skysieve.alerts.store import Batch, Store, StoreInUse, most_columns
 
 pytest.importorskip("fastavro")
 
@@ -237,6 +238,21 @@ def test_every_metric_is_documented(tmp_path, search):
         assert f"| `{metric.exported}` | {metric.kind} | {metric.help} |" in text
     with Store(tmp_path / "a.db") as store:
         assert set(Service(store, search).metrics()) < {metric.exported for metric in METRICS}
+
+
+def test_the_most_peaks_fit_into_the_table(tmp_path):
+    """One more peak would exceed SQLite's limit, also of the columns that are selected for `--to-topic`."""
+    with PeriodSearch(min_period=2, max_period=20, n_peaks=1, device="cpu") as search:
+        most = search.most_peaks(most_columns())
+    with PeriodSearch(min_period=2, max_period=20, n_peaks=most, device="cpu") as search:
+        width = len(search.no_periods())
+        assert 0 <= most_columns() - width < 7
+        columns = {name: np.zeros(1, values.dtype) for name, values in search.no_periods().items()}
+    columns.pop("searched")  # the store adds it
+    with Store(tmp_path / "a.db") as store:
+        store.commit(Batch(objects=[0], rows=[b""], n_rows=[0], periods=columns))
+        assert len(store.periods()) == width
+        assert len(store.unsent(1)[0][2]) == width
 
 
 def test_a_transaction_that_fails_adds_nothing(tmp_path):

@@ -224,7 +224,7 @@ def alerts(
     from .schemas import read_schema
     from .search import PeriodSearch
     from .service import Service
-    from .store import Store, describe_error
+    from .store import Store, describe_error, most_columns
 
     failed: dict[str, str] = {}
     again = f"interrupted; {store} holds what was searched so far, and the same command continues from there"
@@ -260,6 +260,8 @@ def alerts(
                 nterms=nterms, min_rows=min_rows, forced=not no_forced, device=device, threads=threads, memory=memory,
             )
         )  # fmt: skip
+        if peaks > (largest := search.most_peaks(most_columns())):
+            raise ValueError(f"--peaks {peaks}: expected at most {largest}, as SQLite limits the number of columns")
         of_files = None if kafka is not None else FileSource(paths, decoder, messages.say, watch=watch)
         try:
             kept = stack.enter_context(Store(store))

@@ -100,7 +100,15 @@ class PeriodSearch:
 
     def no_periods(self) -> dict[str, Any]:
         """The columns that a store's table of periods would have, without rows."""
-        columns = no_objects(self._n_peaks).table(self._several)[0]
+        return self._no_periods(self._n_peaks)
+
+    def most_peaks(self, columns: int) -> int:
+        """The largest number of peaks for which the table of periods has at most `columns` columns."""
+        one, two = (len(self._no_periods(n)) for n in (1, 2))
+        return 1 + (columns - one) // (two - one)
+
+    def _no_periods(self, n_peaks: int) -> dict[str, Any]:
+        columns = no_objects(n_peaks).table(self._several)[0]
         return columns | {"bands": np.empty(0, str), "last_mjd": np.empty(0), "searched": np.empty(0)}
 
     def search(self, objects: Sequence[Any], rows: NDArray[Any], offsets: NDArray[np.int64]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Batch", "Place", "Store", "StoreInUse", "describe_error", "passing"]
+__all__ = ["Batch", "Place", "Store", "StoreInUse", "describe_error", "most_columns", "passing"]
 
 FORM = 1
 """Version of the tables."""
@@ -334,6 +334,13 @@ class Store:
         )
         found = self._base.execute(query, (*after[0], *after[1:], limit))
         return [((source, part), place, number, raw) for source, part, place, number, raw in found]
+
+
+def most_columns() -> int:
+    """How many columns the table of periods can have."""
+    with closing(sqlite3.connect(":memory:")) as base:
+        selected = base.getlimit(sqlite3.SQLITE_LIMIT_COLUMN) - 2  # `Store.unsent` selects two columns of objects, too
+        return min(selected, base.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER))
 
 
 def describe_error(error: sqlite3.Error) -> str:
