@@ -297,6 +297,22 @@ def test_schemas_that_change():
 
 
 @pytest.mark.parametrize(
+    ("schema", "field", "kind", "message"),
+    [
+        (lsst_schema(), "band", "int", r"diaSource\.band is of type int: expected string or bytes"),
+        (ztf_schema(), "fid", "string", r"candidate\.fid is of type string: expected int or long"),
+    ],
+)
+def test_bands_of_another_type_are_refused(schema, field, kind, message):
+    """A number has no name of a band of LSST, and its rows would be another band than those with a name."""
+    sources = [f["type"] for f in schema["fields"] if f["name"] in ("diaSource", "candidate")]
+    (band,) = (f for f in sources[0]["fields"] if f["name"] == field)
+    band["type"] = ["null", kind]
+    with pytest.raises(SchemaError, match=message):
+        compile_schema(schema)
+
+
+@pytest.mark.parametrize(
     ("schema", "message"),
     [
         ("string", "expected the schema of a record"),

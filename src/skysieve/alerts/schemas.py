@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .surveys import FIELDS, OBJECT, Survey, survey_of
+from .surveys import FIELDS, NUMBERS, OBJECT, WORDS, Survey, survey_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,12 +25,11 @@ SIMPLE = {
 SKIP, NEW_ROW = -1, 100
 """Destination of a value: none, a position in `surveys.FIELDS`, or `surveys.OBJECT`; NEW_ROW plus a kind of rows for a
 record that is a row."""
-NUMBERS, WORDS = ("int", "long"), ("string", "bytes")
 ACCEPTED = {
-    "id": NUMBERS, "exposure": NUMBERS, "band": (*NUMBERS, *WORDS), "sign": WORDS,
+    "id": NUMBERS, "exposure": NUMBERS, "sign": WORDS,
     **dict.fromkeys(("t", "y", "dy"), ("float", "double", *NUMBERS)), "object": (*NUMBERS, *WORDS),
 }  # fmt: skip
-"""Types that a field may have, by the value that it holds."""
+"""Types that a field may have, by the value that it holds; the survey has those of the band."""
 
 
 class SchemaError(ValueError):
@@ -222,8 +221,9 @@ class _Compiler:
         goal = SKIP
         if role.startswith("value") and kind != "null":
             _, key, *of = role.split()
-            if kind not in ACCEPTED[key]:
-                raise SchemaError(f"{'.'.join(path)} is of type {kind}: expected {' or '.join(ACCEPTED[key])}")
+            accepted = self.survey.bands if key == "band" else ACCEPTED[key]
+            if kind not in accepted:
+                raise SchemaError(f"{'.'.join(path)} is of type {kind}: expected {' or '.join(accepted)}")
             goal = OBJECT if key == "object" else FIELDS[key]
             self.seen.add((key, *map(int, of)))
         return self._new([SIMPLE[kind], 0, 0, goal])

@@ -11,7 +11,20 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DETECTION", "FIELDS", "FORCED", "MISSING", "OBJECT", "ROW", "SURVEYS", "Survey", "band_name", "survey_of"]
+__all__ = [
+    "DETECTION",
+    "FIELDS",
+    "FORCED",
+    "MISSING",
+    "NUMBERS",
+    "OBJECT",
+    "ROW",
+    "SURVEYS",
+    "WORDS",
+    "Survey",
+    "band_name",
+    "survey_of",
+]
 
 DETECTION, FORCED = 0, 1
 """Kinds of rows: sources that were detected, and forced photometry at the place of the object."""
@@ -28,6 +41,8 @@ ROW = np.dtype(
 """A row of a light curve: the source's number, that of its exposure (-1 if unknown), MJD, flux and error in nJy, the
 name of the band as four bytes, and the kind."""
 
+NUMBERS, WORDS = ("int", "long"), ("string", "bytes")
+"""Avro types."""
 TIMES = 40_000.0, 100_000.0
 """Earliest and latest MJD of an observation (1968 to 2132).  One row far off makes the grid of frequencies so fine that
 the search of its object takes minutes."""
@@ -48,6 +63,8 @@ class Survey:
         Fields that hold a source or a list of them, and the kind of their rows.
     fields : mapping of int to mapping of str to str
         For each kind of row, the names of the fields for the keys of `FIELDS`.
+    bands : tuple of str
+        Avro types of the field of the band.
     convert : callable
         ``convert(t, y, dy, sign, band)`` returns MJD, flux and error in nJy, and bands as numbers of four bytes.
     """
@@ -56,6 +73,7 @@ class Survey:
     object: tuple[str, ...]
     sources: Mapping[str, int]
     fields: Mapping[int, Mapping[str, str]]
+    bands: tuple[str, ...]
     convert: Callable[..., tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]]
 
     def recognises(self, names: set[str]) -> bool:
@@ -100,6 +118,7 @@ SURVEYS = (
         ("diaObject", "diaObjectId"),
         {"diaSource": DETECTION, "prvDiaSources": DETECTION, "prvDiaForcedSources": FORCED},
         {DETECTION: _LSST_ROW | {"id": "diaSourceId"}, FORCED: _LSST_ROW | {"id": "diaForcedSourceId"}},
+        WORDS,
         _lsst,
     ),
     Survey(
@@ -107,6 +126,7 @@ SURVEYS = (
         ("objectId",),
         {"candidate": DETECTION, "prv_candidates": DETECTION},
         {DETECTION: _ZTF_ROW | {"sign": "isdiffpos"}},
+        NUMBERS,
         _ztf,
     ),
 )
