@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterable
@@ -34,6 +35,8 @@ from tests.alerts.packets import (
 from typer.testing import CliRunner
 
 import skysieve
+from skysieve.alerts.files import FileSource
+from skysieve.alerts.packets import Decoder
 from skysieve.alerts.surveys import ROW
 from skysieve.cli import application
 
@@ -324,18 +327,91 @@ def test_archives_that_are_damaged_or_cut_off_in_a_header(tmp_path):
     data = archive_of(path, (1, 2, 3))
     with tarfile.open(path) as tar:
         third = tar.getmembers()[2].offset
-    for at in (third, third + 100):
+    for at, n in ((third, 2), (third + 100, 0), (third + 600, 0)):
         path.write_bytes(data[:at])
         text = run(path, "--store", store, *QUICK, code=1)
         assert "a.tar: ends before the end of the archive; what is complete was read" in text
-        assert ": 2 packets" in text
+        assert f": {n} packets" in text
     damaged = bytearray(data)
     damaged[third + 20] ^= 1
     path.write_bytes(damaged)
     text = run(path, "--store", store, *QUICK, code=1)
     assert "a.tar: holds a damaged header (bad checksum); what follows it cannot be read" in text
     path.write_bytes(data)
-    assert ", 5 new rows" in run(path, "--store", store, *QUICK)
+    assert ": 1 packet, 5 new rows" in run(path, "--store", store, *QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])
+def test_an_archive_that_grows_is_continued(tmp_path, form):
+    """Packets are read, and set aside, once; a file that was replaced in the part that was read is read anew."""
+    whole, path, store = tmp_path / "whole.tar", tmp_path / f"a.tar.{form}".rstrip("."), tmp_path / "a.db"
+    archive_of(whole, (1, 2, 3, 4))
+    rng = random.Random(1)
+    with tarfile.open(whole) as old, tarfile.open(path, f"w:{form}") as new:
+        for member in old:
+            new.addfile(member, old.extractfile(member))
+            damaged = tarfile.TarInfo(f"not-{member.name}")
+            damaged.size = 250_000
+            new.addfile(damaged, io.BytesIO(rng.randbytes(damaged.size)))
+    data = path.read_bytes()
+    for part in (0.3, 0.55, 0.8):
+        path.write_bytes(data[: int(part * len(data))])
+        run(path, "--store", store, *QUICK, "--min-rows", 5, code=1)
+    path.write_bytes(data)
+    run(path, "--store", store, *QUICK, "--min-rows", 5, code=1)
+    found = content(store)
+    assert found["totals"] | {"rows_added": 20, "packets": 4, "set_aside": 4} == found["totals"]
+    assert len(found["set_aside"]) == 4
+    assert ": 0 packets" in run(path, "--store", store, *QUICK, "--min-rows", 5)
+    path.touch()  # it is verified, but no packet is read again
+    assert ": 0 packets" in run(path, "--store", store, *QUICK, "--min-rows", 5)
+    archive_of(path, (5, 6))
+    assert ": 2 packets, 10 new rows" in run(path, "--store", store, *QUICK, "--min-rows", 5)
+
+
+def test_packets_that_tar_appends_to_an_archive(tmp_path):
+    """They overwrite the zeros that marked its end."""
+    path, store = tmp_path / "a.tar", tmp_path / "a.db"
+    archive_of(path, (1, 2))
+    assert ": 2 packets" in run(path, "--store", store, *QUICK)
+    data = container([ztf_packet(star(3, n=5, bands=2), cutout=2000)], ztf_schema())
+    with tarfile.open(path, "a") as tar:
+        member = tarfile.TarInfo("3.avro")
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    assert ": 1 packet, 5 new rows" in run(path, "--store", store, *QUICK)
+
+
+def test_an_archive_that_grows_all_the_time_is_not_unpacked_all_the_time(tmp_path, monkeypatch):
+    """It is read at the sizes 1, 2, 4 ... of the 64 through which it grows, and once at its end."""
+    path, stop = tmp_path / "a.tar", threading.Event()
+    data = archive_of(tmp_path / "whole.tar", range(1, 65))
+    step, reads, clock = -(-len(data) // 64), list[int](), 0.0
+
+    def counted(source: FileSource, path: Path, about: os.stat_result, *rest: Any) -> Any:
+        reads.append(about.st_size)
+        return read(source, path, about, *rest)
+
+    def look() -> None:  # between two looks the file grows
+        nonlocal clock
+        clock += 1.0
+        if path.stat().st_size < len(data):
+            path.write_bytes(data[: path.stat().st_size + step])
+        elif clock > 100:
+            stop.set()
+
+    read = FileSource._archive
+    monkeypatch.setattr(FileSource, "_archive", counted)
+    monkeypatch.setattr(stop, "wait", lambda _: look())
+    monkeypatch.setattr("skysieve.alerts.files.time.monotonic", lambda: clock)
+    monkeypatch.setattr("skysieve.alerts.files.time.thread_time", lambda: 10.0 * len(reads))
+    path.write_bytes(data[:step])
+    source = FileSource([path], Decoder(), print, watch=True)
+    found = [unit for unit in source.units(dict, stop) if unit.packets.objects]
+    assert [o for unit in found for o in unit.packets.objects] == [f"ZTF18aa{k:07d}" for k in range(1, 65)]
+    assert reads == [step, 2 * step, 4 * step, 8 * step, 16 * step, 32 * step, len(data)]
+    assert source.failed == {}
 
 
 def test_packets_set_aside_after_others_were_recovered(tmp_path):

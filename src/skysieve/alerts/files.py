@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import tarfile
 import threading
 import time
@@ -22,7 +24,11 @@ __all__ = ["FileSource"]
 HEADER_BYTES = 2**16, 2**24
 """Bytes at the start of a file in which the header is looked for: at first, and if the header is longer."""
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+CUT_OFF = "ends before the end of the archive; what is complete was read"
 PIECE = 2**20
+READ = re.compile(r"CRC ([0-9a-f]{8}) of (\d+) bytes(?:, all of (\d+) bytes of (\d+) ns)?")
+"""The mark of an archive: the checksum of its beginning, up to which it was read; if it was read to its end, also its
+size and time of change."""
 
 
 class FileSource:
@@ -36,7 +42,8 @@ class FileSource:
     say : callable
         Gets a line on each file that cannot be read.
     watch : bool
-        Look for new and longer files until the end of the process.
+        Look for new and longer files until the end of the process.  An archive is unpacked from its beginning: one that
+        grows is read again when its size has doubled, or has not changed for as long as reading it took.
 
     Attributes
     ----------
@@ -57,6 +64,8 @@ class FileSource:
                 raise FileNotFoundError(2, "No such file or directory", str(path))
         self._paths, self._decoder, self._say, self._watch = list(paths), decoder, say, watch
         self.failed: dict[str, str] = {}
+        self._costs: dict[Path, tuple[int, float]] = {}
+        self._grown: dict[Path, tuple[int, int, float]] = {}
 
     @property
     def fault(self) -> str:
@@ -89,11 +98,11 @@ class FileSource:
                     return
                 try:
                     about = path.stat()
-                    if seen.get(path) == (about.st_size, about.st_mtime_ns):
+                    if seen.get(path) == (about.st_size, about.st_mtime_ns) or self._waits(path, about):
                         continue
                     new = True
                     seen[path] = about.st_size, about.st_mtime_ns
-                    for unit in self._of(path, done):
+                    for unit in self._of(path, about, done):
                         done[unit.place] = unit.following, unit.mark
                         yield unit
                     self.failed.pop(str(path), None)
@@ -111,11 +120,25 @@ class FileSource:
             self._say(f"{path}: {reason}")
         self.failed[str(path)] = reason
 
-    def _of(self, path: Path, done: Mapping[Place, tuple[int, str]]) -> Iterator[Unit]:
+    def _waits(self, path: Path, about: os.stat_result) -> bool:
+        """Whether an archive that was read before, and has changed since, is to be read later."""
+        if path not in self._costs:
+            return False
+        size, seconds = self._costs[path]
+        now, last = time.monotonic(), self._grown.get(path)
+        if last is None or last[:2] != (about.st_size, about.st_mtime_ns):
+            last = self._grown[path] = about.st_size, about.st_mtime_ns, now
+        return about.st_size < 2 * size and now - last[2] < seconds
+
+    def _of(self, path: Path, about: os.stat_result, done: Mapping[Place, tuple[int, str]]) -> Iterator[Unit]:
         place = os.fsencode(path.resolve()).decode("utf-8", "backslashreplace"), 0
         known = done.get(place, (0, ""))
         if path.name.endswith(ARCHIVES):
-            yield from self._archive(path, place, known)
+            started = time.thread_time()
+            try:
+                yield from self._archive(path, about, place, known)
+            finally:
+                self._costs[path] = about.st_size, time.thread_time() - started
             return
         with path.open("rb") as file:
             header = self._header(file)
@@ -166,22 +189,76 @@ class FileSource:
         bad = Packets(bad=[("a damaged block", file.read(found - at))])
         return Unit(place, at, found + SYNC, header.sync.hex(), bad, time.time())
 
-    def _archive(self, path: Path, place: Place, known: tuple[int, str]) -> Iterator[Unit]:
+    def _archive(self, path: Path, about: os.stat_result, place: Place, known: tuple[int, str]) -> Iterator[Unit]:
+        before = READ.fullmatch(known[1])
+        if before and before[3] and (int(before[3]), int(before[4])) == (about.st_size, about.st_mtime_ns):
+            return
         with path.open("rb") as file:
-            start = file.read(PIECE)  # uncompressed archives are filled up to a multiple of 10,240 bytes
-        mark = f"archive of {path.stat().st_size} bytes, CRC {zlib.crc32(start):08x}"
-        skip = known[0] if known[1] == mark else 0
-        with tarfile.open(path, "r|*", tarinfo=_Member) as archive:
-            for number, member in enumerate(archive):
-                name = member.name.rpartition("/")[2]
-                if number < skip or not member.isfile() or not name.endswith(".avro") or name.startswith("."):
-                    continue
-                content = archive.extractfile(member)
-                data = b"" if content is None else content.read()
-                packets = self._decoder.message(data) if data[:4] == MAGIC else None
-                if packets is None:
-                    packets = Packets(bad=[(f"{member.name} is not an Avro container file", data)])
-                yield Unit(place, number, number + 1, mark, packets, time.time())
+            same = before is not None and _checksum(file, int(before[2])) == int(before[1], 16)
+            skip = known[0] if same else 0
+            file.seek(0)
+            head, number = _Head(file), 0
+            try:
+                with tarfile.open(fileobj=head, mode="r|*", tarinfo=_Member) as archive:
+                    for member in archive:
+                        number += 1
+                        name = member.name.rpartition("/")[2]
+                        if number <= skip or not member.isfile() or not name.endswith(".avro") or name.startswith("."):
+                            head.mark(archive.offset)
+                            continue
+                        content = archive.extractfile(member)
+                        data = b"" if content is None else content.read()
+                        packets = self._decoder.message(data) if data[:4] == MAGIC else None
+                        if packets is None:
+                            packets = Packets(bad=[(f"{member.name} is not an Avro container file", data)])
+                        yield Unit(place, number - 1, number, head.mark(archive.offset), packets, time.time())
+                    end = f"{head.mark(archive.offset)}, all of {about.st_size} bytes of {about.st_mtime_ns} ns"
+            except tarfile.ReadError as error:
+                if str(error) != "unexpected end of data":
+                    raise
+                raise EndsEarly(CUT_OFF) from None
+            yield Unit(place, number, number, end, Packets(), time.time())
+
+
+class _Head(io.RawIOBase):
+    """A file that is read once, with the checksum of its beginning.
+
+    Parameters
+    ----------
+    file : binary file
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self._waiting = file, b""
+        self._size = self._end = self._crc = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read bytes."""
+        data = self._file.read(size)
+        self._waiting += data
+        self._add()
+        return data
+
+    def mark(self, end: int) -> str:
+        """The mark of the bytes before `end` that were read; bytes behind it may change when an archive grows."""
+        self._end = end
+        self._add()
+        return f"CRC {self._crc:08x} of {self._size} bytes"
+
+    def _add(self) -> None:
+        n = max(0, min(self._end - self._size, len(self._waiting)))
+        self._crc = zlib.crc32(self._waiting[:n], self._crc)
+        self._size, self._waiting = self._size + n, self._waiting[n:]
+
+
+def _checksum(file: BinaryIO, size: int) -> int:
+    """The checksum of the first bytes of a file, or of all if there are fewer."""
+    crc = 0
+    while size > 0 and (piece := file.read(min(size, PIECE))):
+        crc = zlib.crc32(piece, crc)
+        size -= len(piece)
+    return crc
 
 
 class _Member(tarfile.TarInfo):
@@ -194,7 +271,7 @@ class _Member(tarfile.TarInfo):
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             if len(buf) < tarfile.BLOCKSIZE:
-                raise EndsEarly("ends before the end of the archive; what is complete was read") from None
+                raise EndsEarly(CUT_OFF) from None
             if any(buf):
                 raise BadPacket(f"holds a damaged header ({error}); what follows it cannot be read") from None
             raise  # zeros, which mark the end
