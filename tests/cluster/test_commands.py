@@ -199,6 +199,18 @@ def test_wrong_options_of_period(words, message, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
+def test_reasons_of_files_name_options(tmp_path, monkeypatch):
+    """As without --cluster; the names of files are not changed."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "samples_per_peak=6"
+    folder.mkdir()
+    curves(folder / "a.parquet", 2)
+    words = ("--min-period", "1e-9", "--max-period", "10", "--samples-per-peak", "6", "--device", "cpu")
+    said = run("period", folder / "a.parquet", *words, "-o", "a.csv", "--cluster", "serial", code=2)
+    assert f"skysieve: {folder / 'a.parquet'}: the grid would have" in said
+    assert "nf or --samples-per-peak, or check the unit" in said
+
+
 @pytest.mark.slow
 def test_a_search_of_sfts_in_partitions_gives_the_same_files(tmp_path):
     made = ("--days", "0.5", "--signal", "100.05,5e-24,0.5,1.0", "--ephemeris", "builtin", "-q")

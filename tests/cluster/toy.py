@@ -59,7 +59,9 @@ class Toy:
         x = np.arange(k * rows, (k + 1) * rows)
         faults = [f"row {k}: bad"] if k in o.get("faults", ()) else []
         kind = str if k in o.get("texts", ()) else np.int64
-        return Part({"x": x.astype(kind), "y": np.sqrt(x)}, {"y": "d"}, {"things": rows}, faults, {"k": k})
+        return Part(
+            {"x": x.astype(kind), "y": np.sqrt(x)}, {"y": "d"}, {"things": rows, "in pairs": 1}, faults, {"k": k}
+        )
 
     @classmethod
     def finish(cls, job: Job, parts: Any, path: Path) -> None:

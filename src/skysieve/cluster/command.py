@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, counted
+from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, counted, with_option
 from skysieve.core.errors import DeviceLost
 
 from .description import OutputError, folder_of, job
@@ -22,7 +22,13 @@ MOST_LINES = 20
 """Failed partitions, and left-out inputs, that are listed."""
 
 
-def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Messages) -> int:
+def launch(
+    command: str,
+    cluster: str,
+    options: Mapping[str, Any],
+    messages: Messages,
+    names: Mapping[str, str] | None = None,
+) -> int:
     """Run a command with ``--cluster``; returns its exit code.
 
     Parameters
@@ -34,6 +40,8 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
     options : mapping of str to object
         All options of the command; ``output``, ``resume``, ``overwrite``, ``threads`` and ``memory`` among them.
     messages : Messages
+    names : mapping of str, optional
+        Options of arguments that have another name, see `skysieve.core.command.with_option`.
 
     Raises
     ------
@@ -65,17 +73,18 @@ def launch(command: str, cluster: str, options: Mapping[str, Any], messages: Mes
         if done:
             _complain(f"{counted(done, 'partition')} of {len(made.partitions):,} done; --resume continues from them")
         raise
-    return report(outcome, messages.say)
+    return report(outcome, messages.say, names)
 
 
-def report(outcome: Outcome, say: Callable[[str], None]) -> int:
-    """Print what was done and what failed; returns the exit code."""
+def report(outcome: Outcome, say: Callable[[str], None], names: Mapping[str, str] | None = None) -> int:
+    """Print what was done and what failed; returns the exit code.  `names`: see `with_option`."""
     for line in outcome.faults[:MOST_LINES]:
-        _complain(line)
+        file, colon, reason = line.partition(": ") if line.startswith("/") else ("", "", line)
+        _complain(f"{file}{colon}{with_option(reason, names)}")
     if outcome.n_faults > MOST_LINES:
         _complain(f"... and {counted(outcome.n_faults - MOST_LINES, 'further input')} left out; see the manifest")
     for number, why in list(outcome.failed.items())[:MOST_LINES]:
-        _complain(f"partition {number}: {why}")
+        _complain(f"partition {number}: {with_option(why, names)}")
     if outcome.failed:
         _complain(
             f"{len(outcome.failed):,} of {counted(outcome.partitions, 'partition')} failed; --resume computes them "
@@ -84,7 +93,10 @@ def report(outcome: Outcome, say: Callable[[str], None]) -> int:
     if not outcome.tables:
         _complain("nothing was written")
         return USER_ERROR
-    counts = ", ".join(counted(n, what.removesuffix("s")) for what, n in outcome.counts.items())
+    counts = ", ".join(
+        counted(n, what.removesuffix("s"), what) if what.endswith("s") else f"{n:,} {what}"
+        for what, n in outcome.counts.items()
+    )
     say(f"wrote {outcome.output}: {counted(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
     return FAILED_SOME if outcome.failed or outcome.n_faults else 0
 

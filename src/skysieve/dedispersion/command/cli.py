@@ -478,7 +478,7 @@ def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
             raise ValueError("--cluster and --dry-run cannot be combined")
         computation = given.pop("computation")
         shared = {"threads": computation.threads, "memory": computation.memory, "device": computation.device}
-        code = launch("dedisp search", cluster, given | shared, reports.messages())
+        code = launch("dedisp search", cluster, given | shared, reports.messages(), DM_NAMES)
     raise typer.Exit(code)
 
 

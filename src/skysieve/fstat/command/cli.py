@@ -547,7 +547,7 @@ def search(
 
             if plot is not None or dry_run:
                 raise ValueError("--cluster cannot be combined with --plot or --dry-run")
-            code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress))
+            code = launch("fstat search", cluster, given, Messages(quiet, verbose, progress), PRIOR)
         raise typer.Exit(code)
     interrupted = "interrupted; the same command continues after the finished templates" if resume else "interrupted"
     with report_errors(interrupted, PRIOR), ExitStack() as outer:

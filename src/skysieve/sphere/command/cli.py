@@ -276,7 +276,7 @@ def smooth(
                 raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
             for file in files if output.is_dir() and not resume else ():
                 check_output(output / file.name, overwrite)
-            code = launch("smooth", cluster or "serial", given, messages)
+            code = launch("smooth", cluster or "serial", given, messages, NAMES)
         else:
             if resume:
                 raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")
