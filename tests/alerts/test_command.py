@@ -370,6 +370,35 @@ def test_an_archive_that_grows_is_continued(tmp_path, form):
     assert ": 2 packets, 10 new rows" in run(path, "--store", store, *QUICK, "--min-rows", 5)
 
 
+def test_files_that_are_moved_away_are_no_fault(tmp_path, monkeypatch, capsys):
+    """Neither one that was read in part, as it grew, nor one that goes after the folder was listed."""
+    folder, stop, faults = tmp_path / "in", threading.Event(), list[int]()
+    (whole,) = write_files(tmp_path / "a", [star(k, n=25) for k in range(1, 3)], 10, cutout=10)
+    folder.mkdir()
+    (folder / "a.avro").write_bytes(whole.read_bytes()[:-100])
+    (folder / "b.avro").write_bytes(whole.read_bytes())
+
+    def look(_: float) -> None:
+        faults.append(len(source.failed))
+        if len(faults) == 1:
+            (folder / "a.avro").rename(tmp_path / "a.avro")
+        elif len(faults) == 3:
+            stop.set()
+
+    source = FileSource([folder], Decoder(), print, watch=True)
+    monkeypatch.setattr(stop, "wait", look)
+    list(source.units(dict, stop))
+    assert faults == [1, 0, 0]
+    source = FileSource([folder], Decoder(), print)
+    units = source.units(dict, threading.Event())
+    (folder / "c.avro").write_bytes(whole.read_bytes())
+    next(units)  # of b.avro
+    (folder / "c.avro").unlink()
+    list(units)
+    assert source.failed == {}
+    assert capsys.readouterr().out == ""
+
+
 def test_packets_that_tar_appends_to_an_archive(tmp_path):
     """They overwrite the zeros that marked its end."""
     path, store = tmp_path / "a.tar", tmp_path / "a.db"

@@ -92,8 +92,9 @@ class FileSource:
         done = dict(places())
         seen: dict[Path, tuple[int, int]] = {}
         while True:
-            new, started = False, time.monotonic()
+            new, started, listed = False, time.monotonic(), set[Path]()
             for path in self._files():
+                listed.add(path)
                 if stop.is_set():
                     return
                 try:
@@ -107,9 +108,13 @@ class FileSource:
                         yield unit
                     self.failed.pop(str(path), None)
                 except (OSError, ValueError, tarfile.TarError) as error:
-                    self._fail(path, error)
+                    if not isinstance(error, FileNotFoundError) or path in self._paths:
+                        self._fail(path, error)
             if not self._watch:
                 return
+            for gone in seen.keys() - listed:  # someone has moved or deleted it
+                del seen[gone]
+                self.failed.pop(str(gone), None)
             if not new:  # looking for files takes a fifth of a core at most
                 stop.wait(max(0.2, 4 * (time.monotonic() - started)))
 
