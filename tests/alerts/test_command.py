@@ -370,6 +370,29 @@ def test_an_archive_that_grows_is_continued(tmp_path, form):
     assert ": 2 packets, 10 new rows" in run(path, "--store", store, *QUICK, "--min-rows", 5)
 
 
+@pytest.mark.parametrize("cut", [10, 600])
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch, cut):
+    """Its last block is incomplete, and complete when its marker is sought: it is not damaged."""
+    from skysieve.alerts import files
+
+    packets = [lsst_packet(star(k, n=25), cutout=10) for k in (1, 2)]
+    data, path = container(packets, lsst_schema(), block=100), tmp_path / "a.avro"
+    last = data.rindex(data[-16:], 0, -16) + 16
+    path.write_bytes(data[: last + cut])
+
+    def grown(*arguments: Any) -> int:
+        path.write_bytes(data)
+        return find(*arguments)
+
+    find = files._find
+    monkeypatch.setattr(files, "_find", grown)
+    source = FileSource([path], Decoder(), print)
+    units = list(source.units(dict, threading.Event()))
+    assert [(unit.packets.objects, unit.packets.bad) for unit in units] == [([1], []), ([2], [])]
+    assert units[-1].following == len(data)
+    assert source.failed == {}
+
+
 def test_files_that_are_moved_away_are_no_fault(tmp_path, monkeypatch, capsys):
     """Neither one that was read in part, as it grew, nor one that goes after the folder was listed."""
     folder, stop, faults = tmp_path / "in", threading.Event(), list[int]()

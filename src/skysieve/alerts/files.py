@@ -151,7 +151,7 @@ class FileSource:
             at = known[0] if known[1] == mark else header.size
             size = os.fstat(file.fileno()).st_size
             while at < size:
-                unit = self._block(file, at, size, header, place)
+                unit = self._block(file, at, header, place)
                 yield unit
                 at = unit.following
 
@@ -168,31 +168,25 @@ class FileSource:
                     raise
         raise BadPacket(f"has a header of more than {HEADER_BYTES[-1]} bytes")
 
-    def _block(self, file: BinaryIO, at: int, size: int, header: Header, place: Place) -> Unit:
+    def _block(self, file: BinaryIO, at: int, header: Header, place: Place) -> Unit:
         """The block at a position of a file; damaged bytes up to the next marker count as one block."""
-        file.seek(at)
-        start = file.read(20)
+        mark, whole = header.sync.hex(), _whole_block(file, at, header.sync)
+        if whole is None:
+            found = _find(file, at, header.sync)
+            if found < 0:
+                size = os.fstat(file.fileno()).st_size
+                raise EndsEarly(f"ends in the middle of a block, at byte {at} of {size}; what is complete was read")
+            whole = _whole_block(file, at, header.sync)  # the file may have grown since it was found incomplete
+        if whole is None:
+            file.seek(at)
+            bad = Packets(bad=[("a damaged block", file.read(found - at))])
+            return Unit(place, at, found + SYNC, mark, bad, time.time())
+        count, data, following = whole
         try:
-            count, used = read_long(start, 0)
-            length, used = read_long(start, used)
-        except ValueError:
-            count = length = -1
-        end = at + used + length if length >= 0 else -1
-        if count >= 0 and 0 <= end <= size - SYNC:
-            file.seek(at + used)
-            data = file.read(length + SYNC)
-            if data[length:] == header.sync:
-                try:
-                    packets = self._decoder.block(header.program, unpacked(header.codec, data[:length]), count)
-                except BadPacket as error:
-                    packets = Packets(bad=[(str(error), data[:length])])
-                return Unit(place, at, end + SYNC, header.sync.hex(), packets, time.time())
-        found = _find(file, at, header.sync)
-        if found < 0:
-            raise EndsEarly(f"ends in the middle of a block, at byte {at} of {size}; what is complete was read")
-        file.seek(at)
-        bad = Packets(bad=[("a damaged block", file.read(found - at))])
-        return Unit(place, at, found + SYNC, header.sync.hex(), bad, time.time())
+            packets = self._decoder.block(header.program, unpacked(header.codec, data), count)
+        except BadPacket as error:
+            packets = Packets(bad=[(str(error), data)])
+        return Unit(place, at, following, mark, packets, time.time())
 
     def _archive(self, path: Path, about: os.stat_result, place: Place, known: tuple[int, str]) -> Iterator[Unit]:
         before = READ.fullmatch(known[1])
@@ -280,6 +274,23 @@ class _Member(tarfile.TarInfo):
             if any(buf):
                 raise BadPacket(f"holds a damaged header ({error}); what follows it cannot be read") from None
             raise  # zeros, which mark the end
+
+
+def _whole_block(file: BinaryIO, at: int, mark: bytes) -> tuple[int, bytes, int] | None:
+    """The number of records, the bytes and the end of the block at a position; None if the marker does not follow."""
+    file.seek(at)
+    start = file.read(20)
+    try:
+        count, used = read_long(start, 0)
+        length, used = read_long(start, used)
+    except ValueError:
+        return None
+    end = at + used + length
+    if count < 0 or length < 0 or end > os.fstat(file.fileno()).st_size - SYNC:
+        return None
+    file.seek(at + used)
+    data = file.read(length + SYNC)
+    return (count, data[:length], end + SYNC) if data[length:] == mark else None
 
 
 def _find(file: BinaryIO, at: int, mark: bytes) -> int:
