@@ -232,6 +232,7 @@ def test_damaged_bytes_never_raise():
     assert decoder.message(container([], lsst_schema())).bad == []
 
 
+@pytest.mark.slow
 def test_packets_that_are_large():
     """More rows than there was room for, and lists in several blocks with their sizes in bytes."""
     s = star(2, n=4200)

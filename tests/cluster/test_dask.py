@@ -76,6 +76,7 @@ def test_a_client_gives_the_table_of_one_process(client, tmp_path):
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_full_disk_on_a_worker_ends_the_run(client, tmp_path):
     with pytest.raises(OutputError, match="No space left on device"):
         cluster.run(toy(tmp_path / "a.parquet", full=[2], seconds=0.1), client)
@@ -154,6 +155,7 @@ def threads_as_workers(n):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_workers_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(launchers, "WORKERS", 0.2)
     with threads_as_workers(0) as local:

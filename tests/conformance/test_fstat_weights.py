@@ -72,7 +72,7 @@ def test_any_weights(window, decades):
         check(atoms, grid, WINDOWS[window], (3, 3, 0.8, 1.5, 8, 20)[seed])
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weight", [1e-3, *map(slow, (1e-5, 1e-7)), 1e-8, *map(slow, (1e-10, 1e-12, 1e-15, 1e-25)), 1e-34]
 )
@@ -89,6 +89,7 @@ def test_a_stretch_of_small_weights(weight):
             assert truth.max_F < 20
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("weight", [slow(1e-6), 1e-8, slow(1e-9), 1e-10, slow(1e-20)])
 def test_a_poor_detector_through_the_gap_of_another(weight):
     h1, g1 = synth_atoms(T0, 200 * T, detectors=["H1", "L1"], seed=1)
@@ -127,6 +128,7 @@ def test_scale_of_the_atoms_does_not_matter_in_float32():
         assert both["max2F"][0] == both["max2F"][1]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("size", [1e2, 1e5, 1e7, 1e12])
 def test_glitches_of_several_sizes(size):
     """A glitch, another 1e3 times smaller beside it: what the first leaves must not show in the second's windows."""
@@ -219,6 +221,7 @@ def test_one_faint_bin_beside_a_gap(window):
 # ---------------------------------------------------------------- SFTs of weight zero
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("window", list(WINDOWS))
 @pytest.mark.parametrize("where", [slice(10, 42), slice(0, 9), slice(70, 96), slice(3, None, 7)])
 def test_blanked_sfts_are_no_data(window, where):

@@ -26,7 +26,7 @@ def test_a_plan_describes_itself():
         assert np.abs(plan.window(60) - beam.window(60)).max() < 1e-4
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_memory_is_as_described(method, dtype):

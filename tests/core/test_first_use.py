@@ -220,6 +220,7 @@ print(len(list(cache.rglob("*.bin"))))
 """
 
 
+@pytest.mark.slow
 def test_a_folder_that_vanishes_is_made_again(tmp_path):
     script, cache = tmp_path / "vanishes.py", tmp_path / "cache"
     script.write_text(VANISHES)

@@ -113,6 +113,7 @@ def test_a_folder_that_cannot_be_made_is_replaced_with_one_warning(path, tmp_pat
     assert [p.name for p in files(later)] == [p.name for p in files(other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, slow(24)])
 def test_of_many_processes_one_compiles(path, tmp_path, number):
     folder = tmp_path / "cache"

@@ -149,6 +149,7 @@ def test_threads_measure_once():
     assert found == [1.0] * 32
 
 
+@pytest.mark.slow
 def test_processes_that_measure_at_once_agree():
     """Each measures something else, all are released together: one set of figures for all."""
     code = (

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import scale_plots
 
 
@@ -15,6 +17,7 @@ def results(path, device, seconds):
     return path
 
 
+@pytest.mark.slow
 def test_a_picture_has_both_devices_and_each_peer_once(tmp_path):
     cpu = results(tmp_path / "user-scale.json", "cpu", 1e-3)
     assert scale_plots.both_devices(cpu) == []

@@ -278,6 +278,7 @@ def results():
     return ResultMemory(registry.as_runtime()), registry
 
 
+@pytest.mark.slow
 def test_memory_of_a_deleted_result_serves_the_next(results):
     memory, registry = results
     last = None
@@ -319,6 +320,7 @@ def test_page_locked_memory_is_bounded(results, monkeypatch):
     assert not registry.held
 
 
+@pytest.mark.slow
 def test_few_page_locked_results_after_one_of_their_size():
     registry = Registry()
     memory = ResultMemory(registry.as_runtime(), most=2, largest=8 << 20)
@@ -336,6 +338,7 @@ def test_few_page_locked_results_after_one_of_their_size():
         del held
 
 
+@pytest.mark.slow
 def test_page_locked_memory_is_unlocked_after_its_last_view():
     registry = Registry()
     memory = page_locked(registry.as_runtime(), 10_000)
@@ -364,6 +367,7 @@ def test_results_survive_the_engine_that_made_them():
     assert not registry.held
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_does_not_ask_the_gpu(results):
     memory, registry = results

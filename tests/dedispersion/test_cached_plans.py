@@ -102,6 +102,7 @@ def test_other_data_have_other_plans():
         assert len(ENGINES) == number
 
 
+@pytest.mark.slow
 def test_idle_plans_hold_no_data():
     fb = night(1)
     data = weakref.ref(fb)

@@ -71,6 +71,7 @@ def test_impulses_go_and_dispersed_pulses_stay():
     assert abs(out[4000:4004].mean() - 96) < 6 * 16 / np.sqrt(256)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("frequency", [50, 60, 100])
 def test_pulses_are_found_in_hum_of_the_mains(frequency):
     """Each half of its periods looks like an impulse.  Without them all, less than half of the data would be left."""
@@ -237,6 +238,7 @@ def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
     assert (np.abs(np.mean(left, axis=0)) < 0.07 * 16).all()  # the step is 0.6 sigma
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("snr", [40, 80])
 def test_the_edges_of_a_long_rectangular_pulse_are_no_steps_of_the_gain(snr):
     """Each channel of it looks like a channel with a step, but the channels step at different times."""
@@ -282,7 +284,7 @@ def check_bright(dm, sizes, **options):
             assert best >= 0.95 * snr - 3, (t, width, snr)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("dm", [slow(30), 200])
 def test_bright_pulses_stay(dm):
     """The step for narrow-band signals, and that for the gain, removed some of these."""
@@ -298,6 +300,7 @@ def test_bright_pulses_of_all_sizes_stay(dm, band, nbits):
     check_bright(dm, [(snr, w) for snr in (20, 50, 100, 200, 400, 1000, 3000) for w in widths], nbits=nbits, band=band)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("snr", [200, 1000])
 def test_the_scintles_of_a_bright_pulse_stay(snr):
     """Its brightness differs by scintles of 4.7 MHz, as an exponential distribution."""
@@ -328,7 +331,7 @@ def test_files_and_streams_are_cleaned_to_the_same_bits(kinds):
             assert (live.removed.windows == offline.removed.windows).all()
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", ["all", "impulses"])
 @pytest.mark.parametrize("dtype", [np.uint8, *map(slow, (np.uint16, np.float32))])
 def test_few_data_are_cleaned_by_the_interpreter_to_the_same_bits(monkeypatch, kinds, dtype):
@@ -435,6 +438,7 @@ def test_what_was_removed_is_saved_with_the_candidates(tmp_path):
     assert again.removed.parts == found.removed.parts
 
 
+@pytest.mark.slow
 def test_steps_of_a_part_of_the_band_are_undone_on_a_drift():
     """The level of all channels drifts by 0.2 sigma in 1.7 s; the gain of a quarter of the band steps by 5%.
 

@@ -69,6 +69,7 @@ def brute(pulse: Pulse) -> np.ndarray:
     return out
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("dm", "width", "scatter"), [(100.0, 8e-3, 0.0), (300.0, 2e-3, 0.0), (50.0, 4e-3, 6e-3)],
 )  # fmt: skip
@@ -116,6 +117,7 @@ def test_recall_rises_with_the_signal_to_noise(found):
     assert (table["recall"] <= table["high"]).all()
 
 
+@pytest.mark.slow
 def test_an_ideal_detector_measures_the_injected_signal_to_noise(found):
     known = found.trials["snr_known"] - found.trials["snr"]
     assert abs(known.mean()) < 4 / math.sqrt(len(known))
@@ -550,6 +552,7 @@ def test_a_silent_stretch_of_a_file_is_counted():
     assert found.recall()["recall"][0] == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("value", [0, 7, 255, np.nan])
 def test_a_file_that_does_not_vary_is_named(value):
     """Silent throughout, saturated throughout, or without numbers."""

@@ -134,6 +134,7 @@ def test_a_stretch_is_found_and_gives_no_candidates(kind, name):
     assert max(others, default=0) < 7.2
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("seed", range(3))
 def test_short_dropouts(seed):
     """From 2 ms on in all channels, from 12 samples on in one; at the value that is the loudest for a search."""
@@ -198,7 +199,7 @@ def test_lost_floats_are_filled():
     assert len(found) == 0
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["array", "file", "packed", "reversed"])
 def test_no_bit_depends_on_chunks_threads_or_layout(tmp_path, layout):
     bits = 2 if layout == "packed" else 8

@@ -207,6 +207,7 @@ def test_a_folder_without_data(tmp_path):
     assert "no file in it ends in" in run("search", tmp_path, *DMS, code=2)
 
 
+@pytest.mark.slow
 def test_a_run_continues_after_kill_9(night, tmp_path):
     """The finished files are not searched again, even if they are gone; the table is that of one run."""
     data = tmp_path / "data"

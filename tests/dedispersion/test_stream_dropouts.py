@@ -201,6 +201,7 @@ def test_clean_streams_lose_nothing(kind):
         assert np.array_equal(np.sort(mine[name]), np.sort(getattr(offline, name))), name
 
 
+@pytest.mark.slow
 def test_lost_packets_do_not_count_as_equal_samples():
     """Lost samples are zeros in the stream: they are counted once, and interrupt runs."""
     x, _ = noise("8", 6)
@@ -225,6 +226,7 @@ def test_bright_pulses_that_saturate_are_kept():
     assert columns(found)["snr"].max() > 40
 
 
+@pytest.mark.slow
 def test_a_frozen_channel_is_dropped_data_and_a_clipped_one_is_not():
     x, _ = noise("8", 8)
     x[6000:6040, 40] = 0

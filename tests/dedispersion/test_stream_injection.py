@@ -133,6 +133,7 @@ def test_a_stream_marks_what_it_injects_and_says_what_it_found(quiet, options, t
     assert {"injected", "injections", "injections_found", "injections_skipped"} <= {m.name for m in METRICS}
 
 
+@pytest.mark.slow
 def test_the_second_run_injects_the_same_pulses(quiet, options, tmp_path):
     """A run ends after 11 s; the next one, which starts at 12 s, adds the pulses that one run would have added."""
     g, made = packets_of(quiet)
@@ -149,6 +150,7 @@ def test_the_second_run_injects_the_same_pulses(quiet, options, tmp_path):
         assert float(row["time"]) == pytest.approx(times[int(row["number"])], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_lost_packets_of_a_pulse_are_stated(quiet, options, tmp_path):
     """The packets of half of an injected pulse's time are lost: it does not count for the recall."""
     g, made = packets_of(quiet)

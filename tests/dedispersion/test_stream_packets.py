@@ -125,6 +125,7 @@ def test_epochs():
 # ---------------------------------------------------------------- hostile datagrams
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("parser", [PARSER, VDIF], ids=["skysieve", "vdif"])
 @settings(max_examples=150, deadline=None)
 @given(

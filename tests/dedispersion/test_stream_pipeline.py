@@ -239,6 +239,7 @@ def test_a_feed_that_fails_ends_the_run(data, tmp_path):
         run_feed(lambda i: Broken(i, data.fb), data.options, tmp_path)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "changes", [{"kind": 1, "tsamp": 5e-324}, {"kind": 1, "tsamp": 1e-310}, {"fch1": 1e300}, {"tsamp": 1e300}]
 )

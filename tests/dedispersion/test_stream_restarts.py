@@ -54,6 +54,7 @@ def test_a_receiver_that_joins_late(data, tmp_path, first, block):
         assert {path.name for path in (tmp_path / str(dm)).iterdir()} == {"candidates.csv"}
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("size", [64, slow(37), 1500])
 def test_a_sender_that_starts_again(data, tmp_path, size):
     """Another epoch, then the same one again from sample 0: three segments with all packets and right times.

@@ -67,6 +67,7 @@ def same(found, offline):
         assert np.array_equal(columns[name][rank], column[again]), name
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("gulps", [[1024], slow([997]), [12000], slow([1]), [1, 2500, 37]])
 def test_any_gulps_give_the_bits_of_a_file(fb, gulps):
     if gulps == [1]:
@@ -74,6 +75,7 @@ def test_any_gulps_give_the_bits_of_a_file(fb, gulps):
     same(stream(fb, DMS, gulps), search(fb, DMS, **OPTIONS))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("step", [2, 5])
 def test_blocks_at_a_time_and_binned_stages(fb, step):
     p = plan(fb, dms=DMS, downsamp=4)
@@ -81,6 +83,7 @@ def test_blocks_at_a_time_and_binned_stages(fb, step):
     same(stream(fb, p, [700], step=step, **options), search(fb, p, **{**OPTIONS, **options}))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "options", [slow({"noise": "moments"}), {"detector": "threshold", "noise": "moments"}, {"method": "brute"}]
 )
@@ -119,6 +122,7 @@ def test_losses_are_those_of_the_file(fb, lost, fill):
     same(stream(fb, DMS, [513, 2048], losses=losses, fill=fill), search(fb, DMS, losses=losses, **OPTIONS))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("first", [1, slow(999), slow(1100), 1101, 3000])
 def test_a_stream_that_starts_late(fb, first):
     losses = Losses(random_losses(np.random.default_rng(2), 0.02, 10).rects, first)
@@ -204,6 +208,7 @@ def test_a_subband_that_joins_late_is_as_in_the_file(fb, first, joins):
     same(stream(fb, DMS, [513], losses=losses, first=first), search(fb, DMS, losses=losses, **OPTIONS))
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     gulps=st.lists(st.integers(1, 3000), min_size=1, max_size=4), first=st.integers(0, 2500),

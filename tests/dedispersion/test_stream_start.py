@@ -20,6 +20,7 @@ from skysieve.dedispersion.stream.records import Options
 __all__ = ["data"]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_while_searches_are_set_up(data, tmp_path, monkeypatch):
     """4 s of two beams arrive while their searches are set up, in rings of 0.2 s, which may grow or not.
 

@@ -209,6 +209,7 @@ class Tags(HTMLParser):
         self.words += data
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
 def test_names_are_text_and_nothing_else(source, telescope, problem):

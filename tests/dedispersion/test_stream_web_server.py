@@ -186,6 +186,7 @@ def test_idle_connections_do_not_keep_others_out(port, monkeypatch):
         link.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [b"", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"])
 def test_slow_connections_are_closed(folder, monkeypatch, request, part):
     monkeypatch.setattr("skysieve.dedispersion.stream.web.server.IDLE", 0.2)
@@ -198,6 +199,7 @@ def test_slow_connections_are_closed(folder, monkeypatch, request, part):
                 pass
 
 
+@pytest.mark.slow
 def test_the_page_is_a_separate_process(folder):
     said = []
     with socket.socket() as used:

@@ -53,6 +53,7 @@ def test_pulses_are_not_vetoed(band, index):
     assert len(found) >= len(pulses)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("where", [slice(0, 128), slice(40, 56)], ids=["band", "radar"])
 def test_signals_without_dispersion_are_vetoed(where):
     """5 ms, and too weak for the cleaning, or not cleaned at all."""
@@ -203,6 +204,7 @@ def drifting(x):
     x += 0.2 * 16 * np.sin(2 * np.pi * np.arange(x.shape[1]) * 1e-3 / 1.7)
 
 
+@pytest.mark.slow
 def test_wide_pulses_on_a_drift_are_not_vetoed():
     """Windows without dispersion beside them are as strong, since the level changes."""
     pulses = [Pulse(dm=dm, time=t, width=0.05, snr=14.0) for t, dm in ((2.1, 120), (5.3, 200), (8.6, 250))]

@@ -27,6 +27,7 @@ def signal(**changes):
     return Signal(**(values | changes))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_the_frequency_changes_as_fast_as_is_assumed(detector):
     """The bound exceeds the acceleration of every detector, for three positions in the sky, during a year."""
@@ -69,6 +70,7 @@ def test_times_at_the_barycentre(detector):
             np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ephemeris", ["builtin", "de405"])
 def test_many_times_are_interpolated(ephemeris):
     """Against each time by itself: over a leap second (the end of June 2012), in any order, with a gap of a year."""

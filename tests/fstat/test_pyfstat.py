@@ -252,6 +252,7 @@ def test_transient_grid_search(pyfstat, sfts, tmp_path, window, statistic):
     assert texts[0] == texts[1] != []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["rect", slow("exp")])
 def test_our_search_of_the_same_files_finds_the_same_candidate(pyfstat, sfts, tmp_path, window):
     """From SFTs written by lalpulsar_Makefakedata_v5: PyFstat's search with LALPulsar alone, and `search_sfts`."""

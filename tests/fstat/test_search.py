@@ -113,7 +113,7 @@ def test_batches_and_devices_do_not_change_the_result(whole):
     assert np.array_equal(lists.columns()["max2F"], whole.columns()["max2F"])
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("bsgl", [None, BSGL(5.0)])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_on_the_kernels_of_a_gpu(monkeypatch, window, bsgl):

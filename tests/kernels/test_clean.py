@@ -160,7 +160,7 @@ def test_narrow_band_signals_and_impulses_in_any_batches(runtime, monkeypatch):
     assert removed.steps == ("channels",)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize(("kind", "sigma"), [("u1", 16), ("u1", 3), slow("i1", 3), ("u2", 16), ("f4", 16)])
 def test_steps_of_the_gain_are_undone(runtime, kind, sigma):
@@ -199,6 +199,7 @@ def test_data_that_begin_late_die_and_end_early(runtime):
     compare(runtime, x)
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("kind", ["u1", slow("f4")])
 def test_an_engine_cleans_what_it_loads_in_chunks(runtime, kind):

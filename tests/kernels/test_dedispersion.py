@@ -76,6 +76,7 @@ def table(fb, dms, downsamp=1):
     return Table(sample_delays(fb.freqs, np.asarray(dms, float), fb.tsamp * downsamp), downsamp)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["u1", "i1", "u2", slow("i2"), "f4"])
 def test_every_type_in_chunks(runtime, kind):
     fb = bank(kind, 9, 420)
@@ -130,6 +131,7 @@ def test_the_largest_values_of_many_channels(runtime, sm):
         both([runtime], fb, [table(fb, np.linspace(0, 5, 3), b)], [(0, 40 * b)])
 
 
+@pytest.mark.slow
 def test_coarse_steps_are_cut_in_groups(runtime, monkeypatch):
     monkeypatch.setattr(cuda_plan, "PER_GROUP", 0.0)  # worth it from hundreds of channels on
     monkeypatch.setattr(cuda_plan, "PER_BLOCK", 1000.0)
@@ -328,6 +330,7 @@ def test_events_are_the_cpus(runtime, kind, noise, every):
     assert len(found[0][0]) > 3
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("seed", "widths"),

@@ -142,7 +142,7 @@ def test_maps(runtime, grid, window):
             check(out, 0, truth, dtype, options.get("marginals", True))
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", ["full", "long tau", "off the bins"])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("sky", [False, True])
@@ -157,6 +157,7 @@ def test_batches(runtime, grid, window, sky):
             check(out, i, truth, "float32", options.get("marginals", True))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("options", [{}, *LEAN])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_maps_long_enough_for_the_loops_without_tests(runtime, window, options):
@@ -188,7 +189,7 @@ def test_maps_long_enough_for_the_loops_without_tests(runtime, window, options):
                 assert np.abs(out.column_log[i] - truth.column_log[i]).max() <= 1e-4
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["rect", "exp"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_loud_templates_and_glitches(runtime, window, dtype):
@@ -231,6 +232,7 @@ def test_no_cell_holds_two_bins(runtime, window):
     assert out.index[0] == -1
 
 
+@pytest.mark.slow
 def test_chunks_of_starts_do_not_change_the_answer(runtime, monkeypatch):
     bins = templates(1)
     whole = run(runtime, bins, GRIDS["full"], "exp", "float64")
@@ -289,7 +291,7 @@ def check_lines(runtime, made, grid, w, lines, dtype="float32"):
 LINES = Lines(3.0, (-1.0, -1.3))
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", ["full", "off the bins", "lists", "before the data"])
 @pytest.mark.parametrize("window", ["rect", "exp"])
 def test_lines_against_the_truth(runtime, grid, window):

@@ -135,6 +135,7 @@ def test_a_batch_of_all_kinds(runtime, window, sky):
         assert np.log(70 / cells) + out.log_sum[i] == pytest.approx(truth.ln_bayes, abs=slack)
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("weight", [1e-8, 1e-20])
 @pytest.mark.parametrize("window", list(WINDOWS))
@@ -161,6 +162,7 @@ def test_lines_with_a_poor_detector(runtime, window, weight):
     assert out.line_max[0] == pytest.approx(np.nanmax(truth), abs=LIMIT["float32"] * max(1, np.nanmax(F)))
 
 
+@pytest.mark.slow
 @one_order
 def test_blanked_sfts_are_no_data(runtime):
     whole = synth_atoms(T0, 60 * T, detectors=["H1"], seed=1)[0]

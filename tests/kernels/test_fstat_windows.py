@@ -93,6 +93,7 @@ def test_batches_without_a_map(runtime, window, marginals):
     e.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_tiles_and_chunks_do_not_change_the_answer(runtime, monkeypatch, window):
     w, n = resolve_window(WINDOWS[window], 3), bins_of(runtime)
@@ -129,6 +130,7 @@ def test_a_glitch_leaves_nothing_in_windows_beside_it(runtime, window, width):
                 assert out.F[0, row, 0] == pytest.approx(truth, rel=CELL["float32"])
 
 
+@pytest.mark.slow
 def test_polynomials_of_high_degree(runtime):
     """x^8 exp(-x) spans 25 orders of magnitude: each cell has its own unit."""
     w = resolve_window(WindowSum([((0,) * 8 + (1,), 1)]), 3)

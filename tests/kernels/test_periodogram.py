@@ -90,6 +90,7 @@ def test_comb(runtime, build):
     check(e, source, grids, 1e-9)
 
 
+@pytest.mark.slow
 def test_methods_of_a_chunk_are_compiled_at_the_same_time(monkeypatch):
     source, grids, wanted = batch([40, 40, 40]), shared_grid(0.16, STEP, 900), []
     source.t[40:80] *= 8  # other lengths want other methods
@@ -123,6 +124,7 @@ def test_samples(runtime, step, dtype, monkeypatch):
     assert launched(runtime) >= {"chi2_samples", "ls_taps", "ls_powers"}
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_samples_where_every_power_is_suspicious(runtime, dtype, monkeypatch):
@@ -150,6 +152,7 @@ def test_long_series_on_fine_grids_are_not_sampled():
         assert np.array_equal(single.peak_power[0], out.peak_power[i])
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-9), (F32, 2e-6)])
 def test_samples_of_grids_of_their_own(runtime, dtype, tolerance, monkeypatch):
@@ -212,11 +215,13 @@ def test_long_series_are_spread_by_a_kernel_of_their_own():
     assert "ls_spread" in {launch[0] for launch in e.workers[0].runtime.launches}
 
 
+@pytest.mark.slow
 def test_comb_float32(runtime):
     lengths, grids = [40, 300], shared_grid(0.16, STEP, 2000)
     check(engine(runtime, method="nufft", dtype=F32), batch(lengths), grids, 1e-5)
 
 
+@pytest.mark.slow
 @one_order
 def test_combs_of_a_long_fine_grid_in_float32(runtime):
     nf = 60_000 if on_gpu(runtime) else 4000
@@ -224,6 +229,7 @@ def test_combs_of_a_long_fine_grid_in_float32(runtime):
     check(e, batch([60]), shared_grid(0.16, 1 / 60_000, nf), 2e-6, few_det=0.005)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_direct(runtime, dtype):
     e = engine(runtime, method="direct", dtype=dtype)
@@ -391,6 +397,7 @@ def test_unsorted_times_whose_span_is_underestimated(runtime):
     check(engine(runtime, method="nufft"), source, shared_grid(0.16, STEP, 600), 1e-9)
 
 
+@pytest.mark.slow
 @one_order
 def test_scattered_objects_are_searched_again_together(runtime):
     """The times of every tenth object fall.  A chunk for each of them would take the host a millisecond."""
@@ -443,7 +450,7 @@ def test_objects_of_a_coarse_grid_are_searched_again_together(runtime, monkeypat
     assert 1 < max(together) < 5
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize(
     ("dtype", "few"),
@@ -483,6 +490,7 @@ def test_a_plan_on_new_values_equals_a_new_plan(runtime):
         assert np.array_equal(out.peak_frequency, fresh.peak_frequency)
 
 
+@pytest.mark.slow
 @one_order
 def test_out_of_memory_halves_the_chunk(runtime, caplog):
     source, grids = batch([40, 50, 60, 35, 45] * 6), shared_grid(0.16, STEP, 400)
@@ -614,6 +622,7 @@ def test_cycles_of_rows_on_a_gpu(runtime):
         found.close()
 
 
+@pytest.mark.slow
 def test_new_rows_are_put_into_page_locked_memory(runtime, monkeypatch):
     """Flat rows, with and without errors: the answers are the same as without page-locked memory."""
     source, grids = batch([12, 40, 40, 9]), shared_grid(0.16, STEP, 300)

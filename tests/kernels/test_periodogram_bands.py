@@ -22,7 +22,7 @@ FEWER = [name for name in BAND_MODELS if name != "flexible, 2 terms"]
 F64, F32 = np.dtype(np.float64), np.dtype(np.float32)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("model", BAND_MODELS)
 def test_combs(runtime, model):
     if on_gpu(runtime):
@@ -37,6 +37,7 @@ def test_combs(runtime, model):
     assert launched(runtime) >= {"bands_rows", "bands_centre", kernel, "bands_exact"}
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize(("step", "combs", "fold"), [(0.05, 16, 1), (0.2, 8, 2), (0.4, 8, 4), (2.0, 1, 4)])
 def test_coarse_and_fine_grids(runtime, step, combs, fold):
@@ -50,6 +51,7 @@ def test_coarse_and_fine_grids(runtime, step, combs, fold):
     check_bands(bands_engine("separate", bands, runtime), source, grids, 1e-8)
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("model", FEWER)
 def test_exact_fits(runtime, model):
@@ -98,6 +100,7 @@ def test_float32_stores_what_float64_computes(runtime):
     assert np.array_equal(narrow.power, wide.power.astype(F32))
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("model", ["offsets", "separate", "flexible"])
 def test_objects_that_lack_bands_and_broken_rows(runtime, model):

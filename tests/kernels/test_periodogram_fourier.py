@@ -79,7 +79,7 @@ def test_steps_of_long_series(runtime, cycles):
     check(engine(runtime, nterms=4), batch([60, 300], errors=False), shared_grid(0.16, cycles / 120, 4000), 1e-8)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize(("step", "combs"), [(0.5 / 120, 1), (0.02 / 120, 32)])
 def test_coarse_and_fine_grids(runtime, step, combs):
@@ -89,7 +89,7 @@ def test_coarse_and_fine_grids(runtime, step, combs):
     check(e, source, grids, 1e-8)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("shared", [True, False])
 def test_narrow_bands_far_from_zero(runtime, shared):
@@ -130,6 +130,7 @@ def test_models_without_errors_or_mean_and_other_numbers_of_terms(runtime):
         check(engine(runtime, nterms=3), batch([50, 300, 90]), each, 1e-8)
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("nterms", [0, 2, 10])
 def test_exact_fits(runtime, nterms):
@@ -177,6 +178,7 @@ def test_list_of_frequencies(runtime):
     )
 
 
+@pytest.mark.slow
 @one_order
 def test_a_step_that_no_comb_serves(runtime):
     source, grids = batch([30], errors=False), shared_grid(0.16, 3 / 120, 100)

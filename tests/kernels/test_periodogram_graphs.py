@@ -150,7 +150,7 @@ def test_lists_are_put_together_in_page_locked_memory(graphs, monkeypatch, strai
     assert all(locked)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "straight"), ROWS_AND_STRAIGHT)
 def test_every_run_searches_its_own_rows(graphs, monkeypatch, straight, rows):
     """Rows copied straight from the user's arrays, and through the pinned buffer; several chunks of a run in a lane."""

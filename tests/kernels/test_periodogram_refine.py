@@ -72,7 +72,7 @@ def test_list_of_frequencies(runtime):
         assert check_refined(Exact(*rows_of(source, i)), values, out, i) == 5
 
 
-@pytest.mark.few
+@pytest.mark.slow
 def test_longer_series(runtime):
     """A block, or several blocks, refine a peak of a longer series; a warp does it for short ones."""
     source, grids = batch([1500, 30, 5000], seed=9), shared_grid(0.9, 0.3 / 119.4, 150)
@@ -85,6 +85,7 @@ def test_longer_series(runtime):
     assert np.array_equal(alone.peak_power, out.peak_power)
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("lengths", [[511, 512, 513], [60, 20]])
 def test_more_peaks_than_a_block_takes_at_once(runtime, lengths):
@@ -218,7 +219,7 @@ def test_several_bands(runtime):
         assert check_refined(truth, grids.frequency(), out, i) == 3
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("model", ["offsets, 2 terms", "separate", "flexible, 2 terms"])
 def test_other_models_of_bands(runtime, model):

@@ -127,7 +127,7 @@ SPIN = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SPIN)
 def test_the_direct_sum_of_spin_two(runtime, case):
     kernel, grid, eps, dtype = SPIN[case]
@@ -152,6 +152,7 @@ def test_the_direct_sum_of_spin_two(runtime, case):
         assert stated <= 0.25 * eps
 
 
+@pytest.mark.slow
 def test_several_kernels_weights_and_a_batch(runtime):
     """The pixel sum, linearity, and the adjoint, which weights the result in place of the map."""
     kernels = [Gaussian(fwhm=0.3), Gaussian(fwhm=0.2)]
@@ -192,6 +193,7 @@ def test_nested_maps_masks_and_offsets(runtime):
     engine.close()
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("method", ["direct", "ring"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -182,6 +182,7 @@ def test_bytes_count_the_tables_and_the_copy(runtime, monkeypatch):
         assert plan.describe()["bytes"] - less == polar_correction(nside).nbytes
 
 
+@pytest.mark.slow
 @one_order
 def test_threads_share_a_plan(runtime, monkeypatch):
     pretend(monkeypatch, [runtime])

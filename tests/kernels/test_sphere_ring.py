@@ -160,6 +160,7 @@ def test_one_sky_on_several_gpus_has_the_bits_of_one(runtime, spin, dtype):
         engine.close()
 
 
+@pytest.mark.slow
 def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
     seen, mean = [], MultiGpuEngine._mean
     monkeypatch.setattr(MultiGpuEngine, "_mean", lambda self, x, offset: (seen.append(x), mean(self, x, offset))[1])

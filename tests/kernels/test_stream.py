@@ -46,7 +46,7 @@ def test_samples_that_a_gpu_reads_again_are_stored(runtime, monkeypatch, float_s
         assert np.array_equal(column[order], getattr(offline.events, name)), name
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "first", "gulp", "joins"),
     [("forwards", 0, 1024, 0), ("backwards", 700, 331, 0), ("forwards", 1095, 400, 1500), ("backwards", 0, 600, 1500)]

@@ -138,7 +138,7 @@ class Driver:
         del self.locked[address]
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, count):
     """The table and the samples of candidates are those of the CPU, also if memory cannot be page-locked."""

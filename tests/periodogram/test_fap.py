@@ -191,6 +191,7 @@ def test_white_noise_exceeds_as_often_as_stated():
     assert np.all(davies >= model.probability(found.best_power) - 1e-12)
 
 
+@pytest.mark.slow
 def test_bootstrap_beside_baluev():
     """Random times, equal errors: the two agree to the bootstrap's own scatter and Baluev's excess (see above)."""
     t, y, _ = noise(150, 50.0)

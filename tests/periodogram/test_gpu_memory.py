@@ -164,6 +164,7 @@ def test_spans_of_many_lengths(runtime):
     assert search(executed, source, grids, False) <= 1.3 * described.describe(source, grids)["bytes"] + FIXED
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 5000), st.integers(20_000, 10**8)
 )  # fmt: skip

@@ -371,6 +371,7 @@ def test_a_damaged_row_group_loses_its_objects(small_pieces: None, tmp_path: Pat
     assert out.read_text().splitlines() == expected
 
 
+@pytest.mark.slow
 def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
     """Such rows are left out, also if a piece has no others; a file that has no others is refused."""
     table = rows()
@@ -393,6 +394,7 @@ def test_rows_of_unequal_lists(small_pieces: None, tmp_path: Path) -> None:
     assert re.search(r"row 1: 'mjd' holds \d+ values, 'mag' holds \d+", " ".join(result.stderr.split()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, skysieve.core.errors.SkysieveError])
 def test_results_survive_an_interruption(
     kind: type[BaseException], small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -417,7 +419,7 @@ def test_results_survive_an_interruption(
     assert not [t.name for t in threading.enumerate() if t.name.startswith(("skysieve-ahead", "skysieve-finish"))]
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 3000, 12_000])
 def test_a_full_disk(small_pieces: None, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the table is written during the search, or at its end: all that was found goes to the standard output."""
@@ -483,7 +485,7 @@ def test_all_rows_flagged(small_pieces: None, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_two_kinds_of_dates_cost_their_object(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces and whole: the object has no period, the others have; a file with nothing else is refused."""
@@ -650,7 +652,7 @@ def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["rows", "lists"])
 def test_a_run_that_continues_reads_what_is_not_done(
     form: str, small_pieces: None, groups_read: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -235,6 +235,7 @@ def test_ends_that_leave_nothing_and_long_ranges(tmp_path: Path) -> None:
     assert longer.exit_code == 0
 
 
+@pytest.mark.slow
 def test_regular_times_are_reported(tmp_path: Path) -> None:
     t = drifting(TESS, 5000)
     file = tmp_path / "tess.csv"

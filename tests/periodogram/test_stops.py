@@ -212,6 +212,7 @@ def test_a_full_disk_beside_the_output(survey: Path, tmp_path: Path, monkeypatch
     assert len((elsewhere / "p.partial.csv").read_text().splitlines()) == 61
 
 
+@pytest.mark.slow
 def test_a_run_continues_after_a_full_disk(survey: Path, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
     assert run("period", survey, *GRID, "-q", "-o", whole).exit_code == 0

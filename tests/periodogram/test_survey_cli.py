@@ -390,6 +390,7 @@ def test_a_damaged_list_of_parts_is_none(text: str, tmp_path: Path) -> None:
     assert parts.complete(0) == 0
 
 
+@pytest.mark.slow
 def test_kill_9(survey: Path, tmp_path: Path) -> None:
     """Killed while it works, again and again: the run that ends has all objects, each searched as in one run."""
     whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"

@@ -44,6 +44,7 @@ def error(found, truth):
     return np.sqrt(((found - truth) ** 2).mean(axis=-1) / (truth**2).mean(axis=-1))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("slope", [0.0, 2.0, 2.8])
 @pytest.mark.parametrize(("nside", "seed"), [(32, 11), slow(64, 12), slow(128, 13)])
 def test_the_default_is_more_accurate_than_healpys_three_iterations(nside, seed, slope):
@@ -60,6 +61,7 @@ def test_the_default_is_more_accurate_than_healpys_three_iterations(nside, seed,
         assert (ours <= most * theirs).all(), (width, ours, theirs)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("width", "slope"), [(2, 0.0), (3, 2.5), slow(2, 2.5), slow(3, 0.0)])
 def test_narrow_beams(width, slope):
     """The default is better than ring weights alone, and within 1.3 of healpy; ``iter=3`` is healpy's own error."""
@@ -106,7 +108,7 @@ def test_maps_of_e_alone_get_little_b():
     assert np.sqrt(b / (many * healpy.alm2cl(windowed)).sum()) <= 3e-6  # measured 9e-7
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "spin"),
     [("direct", 0), ("ring", 2), ("harmonic", 0), slow("direct", 2), slow("ring", 0), slow("harmonic", 2)],

@@ -42,6 +42,7 @@ def test_auto_does_not_set_up_the_ring_engine_to_learn_that_harmonics_are_faster
         assert plan.method == "harmonic"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_ring_engine")
 def test_auto_does_not_set_up_the_ring_engine_for_a_beam_that_does_not_end():
     """With a window of 4e-4 at the largest l the kernel is 0 nowhere.  At nside 256 the ring engine needed 23 s."""
@@ -50,6 +51,7 @@ def test_auto_does_not_set_up_the_ring_engine_for_a_beam_that_does_not_end():
         assert plan.method == "harmonic"
 
 
+@pytest.mark.slow
 def test_auto_uses_harmonics_for_a_profile_with_wide_wings():
     """Moffat's profile, whose support is the sphere: 20 times as fast as rings at nside 64."""
     pytest.importorskip("ducc0")

@@ -117,6 +117,7 @@ def test_mmax_works():
     assert skysieve.smoothing(m, sigma=0.02, iter=0, mmax=top) == pytest.approx(truth, abs=1e-12)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_the_fast_engines_are_close_to_the_truth(method):
     """Exact harmonics times the window: 2e-5 of the rms with ring weights (required), 2e-4 without (measured)."""
