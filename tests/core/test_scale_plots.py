@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from benchmarks import scale_plots
 
 
