@@ -178,6 +178,7 @@ def random_value(rng: np.random.Generator, schema: Any) -> Any:
     return values[kind]()
 
 
+@pytest.mark.slow
 def test_packets_with_any_other_fields_are_read():
     """Fields of random types stand between those that are wanted: in the packet, in sources and in the object."""
     for seed in range(60):

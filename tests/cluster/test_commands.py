@@ -93,6 +93,7 @@ def test_bad_rows_are_left_out(tmp_path):
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_ids_of_several_types_lose_no_digit(form, tmp_path, monkeypatch):
     monkeypatch.setattr(period_partitions, "MOST_FILES", 1)
@@ -132,6 +133,7 @@ def test_partitions_without_a_row_of_the_band_have_no_objects(tmp_path):
     assert len((tmp_path / "two.csv").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_small_files_between_large_ones_stay_in_order(tmp_path):
     for name, n in (("a", 9), ("b", 2), ("c", 3), ("d", 9), ("e", 2)):
         curves(tmp_path / f"{name}.parquet", n)

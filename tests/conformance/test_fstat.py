@@ -130,7 +130,7 @@ def test_against_the_truth(patchy, grid, window):
         assert lean.lnBtSG == pytest.approx(r.lnBtSG, abs=1e-6)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("efold", [0.7, 2.5, 20.0])
 @pytest.mark.parametrize("window", ["exp", "sum"])
 def test_other_ends(patchy, window, efold):
@@ -141,6 +141,7 @@ def test_other_ends(patchy, window, efold):
     )
 
 
+@pytest.mark.slow
 def test_many_starts_and_a_long_map():
     """1,200 start times (more than a block of threads) by 40 durations; random cells."""
     atoms = synth_atoms(T0, 1202 * T, duty=0.7, seed=8)
@@ -179,6 +180,7 @@ def test_year_in_float32_keeps_its_digits():
 # ---------------------------------------------------------------- gaps and glitches
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_a_window_in_a_gap_is_the_fallback(window, dtype):

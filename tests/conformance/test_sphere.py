@@ -357,6 +357,7 @@ def test_a_bad_map_does_not_affect_the_others(method):
         assert ones == pytest.approx(np.ones(3072), abs=0.02)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nside=st.integers(1, 9), fwhm=st.floats(0.02, 3.0), method=st.sampled_from(METHODS), seed=st.integers(0, 999),

@@ -213,6 +213,7 @@ def test_bumps_of_a_recording_in_float32_are_no_steps_of_the_gain(test_data, mea
     assert cleaned(given, "gain")[1].records.jumps == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("slope", "second"), [(0.6, None), (-0.6, None), (0.0, 3150)], ids=str)
 def test_steps_are_measured_beside_drifts_and_other_steps(slope, second):
     """A drift of 0.6 sigma a second in all channels; or a step of the upper half of the band 0.15 s after the first.

@@ -98,6 +98,7 @@ def test_series_are_written(path, tmp_path):
     assert Filterbank.open(tmp_path / "y_DM1.00.tim").observation.dm == 1
 
 
+@pytest.mark.slow
 def test_inject_and_plot(path, tmp_path):
     run("inject", path, "--dm", 30, "--time", 2.0, "--snr", 30, "--width", 4e-3, "-o", tmp_path / "b.fil")
     said = run("search", tmp_path / "b.fil", "--dm-max", 100, "--dm-step", 5)
@@ -354,6 +355,7 @@ def test_neither_pictures_nor_the_table_are_lost_if_the_other_fails(path, tmp_pa
     assert "candidates (" in said
 
 
+@pytest.mark.slow
 def test_requantised_data_hold_the_same_pulses(path, tmp_path):
     with Filterbank.open(path) as fb:
         x = fb.read().astype(np.float32) / 3 - 100

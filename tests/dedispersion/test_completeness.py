@@ -315,6 +315,7 @@ def test_a_campaign_continues(tmp_path, monkeypatch):
     assert again.hours == pytest.approx(whole.hours)
 
 
+@pytest.mark.slow
 def test_hours_of_noise_without_pulses():
     found = completeness(RECEIVER, DMS, n=0, hours=0.02, dm=(60, 340), threads=1)
     assert len(found) == 0
@@ -447,6 +448,7 @@ def test_campaigns_of_different_seeds_share_no_noise():
     np.testing.assert_array_equal(RECEIVER.segment(3, 2).block(100, 50), RECEIVER.segment(3, 2).block(90, 60)[:, 10:])
 
 
+@pytest.mark.slow
 def test_bits_become_normal_numbers():
     """All magnitudes of 31 bits, against the quantile function of scipy; and the numbers of a receiver are normal."""
     k = np.unique(np.concatenate([2**31 - 1 - np.arange(999), np.geomspace(1, 2**31 - 1, 99999).astype(np.int64), [0]]))
@@ -503,6 +505,7 @@ def test_fewer_pulses_than_combinations_are_drawn_evenly():
     assert all(len(set(some)) == 3 for some in three)
 
 
+@pytest.mark.slow
 def test_a_campaign_over_a_grid():
     found = completeness(
         RECEIVER, DMS, n=16, snr=(25,), dm=[100.0, 300.0], width=[5e-3, 8e-3], index=[-2.0, 0.0],
@@ -647,6 +650,7 @@ def test_saturated_samples_are_counted():
     assert any("saturated" in line for line in found.summary())
 
 
+@pytest.mark.slow
 def test_campaigns_of_several_files_are_joined(found):
     other = completeness(RECEIVER, DMS, n=4, snr=(25,), dm=(60, 340), seed=9, threads=1)
     both = Completeness.join([found, other])

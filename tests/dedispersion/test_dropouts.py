@@ -154,6 +154,7 @@ def test_short_dropouts(seed):
     assert len(search(bank(x), DMS, losses=Losses([]), clean=False)) > 0
 
 
+@pytest.mark.slow
 def test_a_pulse_beside_a_stretch_is_found():
     x, _ = noise("8", 4)
     fb = inject(bank(x), dm=200, time=5.7, snr=15, width=5e-3)  # its sweep takes 0.19 s
@@ -166,6 +167,7 @@ def test_a_pulse_beside_a_stretch_is_found():
     assert found.snr[0] == pytest.approx(before.snr[0], rel=0.03)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("threshold", [1.0, 100.0])
 def test_bright_pulses_that_saturate_are_kept(threshold):
     """A run of the largest value is a bright pulse: of one bit, and of 8 bits with S/N of thousands."""

@@ -60,6 +60,7 @@ def test_a_bright_pulse_is_one_candidate(snr, width):
     assert found.snr[0] == pytest.approx(snr, rel=0.12, abs=2.5)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("name", "shape"),
     [("scattered", {"scatter": 8e-3}), ("steep", {"index": 4.0}), ("part of the band", {"band": (0.55, 0.85)})],
@@ -103,6 +104,7 @@ def test_a_weak_burst_beside_a_strong_one_is_a_candidate(strong, weak, widths):
         assert found.snr[i] == pytest.approx(snr, rel=0.1, abs=2.5)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("width", "count", "snr", "seed"), [(4e-3, 20, 20, 1), (5e-3, 30, 25, 2)])
 def test_the_pulses_of_a_train_explain_what_they_add_up_to(width, count, snr, seed):
     """At a wrong DM the pulses of a short period overlap to one wide event of a higher S/N than each of them."""
@@ -114,6 +116,7 @@ def test_the_pulses_of_a_train_explain_what_they_add_up_to(width, count, snr, se
     assert np.abs(np.sort(found.time) - times).max() < width
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("difference", [60.0, 90.0, 250.0])
 def test_two_bursts_of_different_dm_are_two_candidates(difference):
     fb = observe([Pulse(300.0, 2.0, 4e-3, 40.0), Pulse(300.0 + difference, 2.0, 4e-3, 25.0)], 4, seed=2)
@@ -123,6 +126,7 @@ def test_two_bursts_of_different_dm_are_two_candidates(difference):
         assert len(found_at(found, dm, 2.0, 6e-3, 12)) == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("offset", [-0.25, -0.1, 0.02, 0.1])
 def test_a_burst_beside_strong_interference_is_found(offset):
     """An impulse of S/N 300 at DM 0 is detected at many trial DMs; the burst may lie among these events."""

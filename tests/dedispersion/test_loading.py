@@ -89,6 +89,7 @@ def test_arrays_of_either_order(kind):
             assert np.array_equal(held(fb), fb.read())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("nbits", [1, 2, 4])
 def test_narrow_files_in_parts_summed_and_binned(tmp_path, nbits):
     """Two files that follow each other, in chunks: the sums are those of a triple loop."""

@@ -109,6 +109,7 @@ def test_files_give_what_arrays_give(pulses, tmp_path):
         same(search(fb, [90.0, 100.0, 110.0]), search(pulses, [90.0, 100.0, 110.0]))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["float32", slow("int8"), "uint16"])
 def test_other_types_find_the_same_pulses(pulses, kind):
     x = pulses.read()
@@ -576,6 +577,7 @@ def test_stages_with_binning_find_one_pulse_once():
     assert len(found) == 1
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("ref_freq", ["centre", "infinity", 2000.0])
 def test_arrival_times_do_not_depend_on_the_reference(pulses, ref_freq):
     dms = np.arange(80, 120, 4.0)
@@ -655,6 +657,7 @@ def test_bad_arguments(pulses, options, error, message):
         search(pulses, **{"dms": [0.0, 1.0], **options})
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("nbits", "nchan"), [(1, 64), (1, 96), (2, 32)])
 def test_a_series_of_few_bits_has_the_signal_to_noise_of_the_channels(tmp_path, nbits, nchan):
     """The series is of floating-point numbers with few values."""

@@ -146,6 +146,7 @@ def test_gpus_that_search_files(monkeypatch, tmp_path):
     assert several.devices_for("cuda:all", files[:5]) == [one, two, three]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("ending", ["ecsv", "json", "parquet"])
 def test_every_format_with_a_column_of_files(night, tmp_path, ending):
     out = tmp_path / f"n.{ending}"

@@ -210,6 +210,7 @@ def start_stream(tmp_path, *more, said=None):
     raise AssertionError(process.communicate())
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_a_summary(data, tmp_path):
     """SIGTERM: everything that has arrived is searched, then there is a summary, and the exit status is 0."""
     data.plan.save(tmp_path / "a.json")

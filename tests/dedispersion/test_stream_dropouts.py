@@ -114,7 +114,7 @@ def test_noise_with_equal_samples_has_no_candidates(kind, name):
     assert columns(found)["snr"].tolist() == []
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WHERE)
 def test_pulses_outside_are_found_as_before(kind, name):
@@ -244,6 +244,7 @@ def test_a_stream_of_one_value_has_no_candidates():
         assert live.equal == NSAMP * NCHAN
 
 
+@pytest.mark.slow
 def test_channels_that_never_change_stay_in_the_search():
     """Most channels are zeros throughout: pulses in the others are found, and nothing counts as lost."""
     x, _ = noise("8", 9)
@@ -256,6 +257,7 @@ def test_channels_that_never_change_stay_in_the_search():
     assert (columns(found)["live"] == 1).all()
 
 
+@pytest.mark.slow
 def test_candidates_are_not_delayed():
     """Samples without runs are searched within two pieces and a few samples."""
     x, most = noise("8", 10)

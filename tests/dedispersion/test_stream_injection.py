@@ -205,6 +205,7 @@ def test_samples_that_cannot_be_written_and_floats(quiet):
     assert more.sum() == pytest.approx(whole.sum(), rel=0.01)  # whole numbers carry their fractions on
 
 
+@pytest.mark.slow
 def test_the_command(quiet, tmp_path):
     from skysieve.dedispersion import write_fil
 

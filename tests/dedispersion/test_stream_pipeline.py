@@ -255,6 +255,7 @@ def test_absurd_headers_of_one_beam_do_not_end_the_run(data, tmp_path, changes):
     assert len(rows_of(tmp_path)) >= 4
 
 
+@pytest.mark.slow
 def test_beams_and_noise_in_one_batch(data, tmp_path):
     """A batch as one socket delivers it: packets of any beam in any order, with random datagrams between them."""
     rng = np.random.default_rng(6)
@@ -353,6 +354,7 @@ def test_samples_around_candidates_are_those_of_the_file(data, tmp_path):
     assert all(float(r["latency"]) >= 0 for r in rows)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("policy", ["block", "drop"])
 def test_gulps_larger_than_the_ring(data, tmp_path, policy):
     """The pipeline does not wait for a gulp that the ring cannot hold."""

@@ -29,7 +29,7 @@ from skysieve.dedispersion.stream.report.status import StatusFile
 __all__ = ["data"]
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 68, 137, 240])
 @pytest.mark.parametrize("block", [0.6, 1.1])
 def test_a_receiver_that_joins_late(data, tmp_path, first, block):

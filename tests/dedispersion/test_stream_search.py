@@ -91,11 +91,13 @@ def test_options_are_those_of_the_file(fb, options):
     same(stream(fb, DMS, [513], **options), search(fb, DMS, **{**OPTIONS, **options}))
 
 
+@pytest.mark.slow
 def test_channels_left_out(fb):
     found = stream(fb, DMS, [513], ignore=[3, 40])
     same(found, search(fb, DMS, mask=Mask.channels(NCHAN, [3, 40]), **OPTIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["uint16", slow("int8"), slow("float32")])
 def test_types(fb, dtype):
     x = fb.read().astype(np.float32) - (96 if dtype == "int8" else 0)
@@ -180,7 +182,7 @@ def test_a_pulse_after_a_late_start_has_its_dm(after, dm):
     assert abs(time - (first * TSAMP + at)) < 8e-3
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("joins", [30, 1050, 1150, 2190, 4000])
 @pytest.mark.parametrize("channels", [(0, 32), (32, 64), (60, 64)])
 def test_a_subband_that_joins_late_makes_no_candidates(joins, channels):
@@ -200,6 +202,7 @@ def test_a_subband_that_joins_late_makes_no_candidates(joins, channels):
     assert abs(found[0][2] - 7.2) < 8e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "joins"), [(1095, 1800), slow(2000, 4000), slow(0, 2190), slow(0, 3400), slow(3290, 3310)]
 )
@@ -257,6 +260,7 @@ def test_a_pulse_that_lost_some_of_its_samples(fb):
     assert 0.6 * whole.snr[0] < columns["snr"][best] < whole.snr[0]
 
 
+@pytest.mark.slow
 def test_low_dms_do_not_wait_for_the_delay_of_high_ones(fb, monkeypatch):
     """A plan in ranges of similar delays: candidates of DM 100 come long before the delay of DM 1000 has passed."""
     from skysieve.dedispersion.stream.search import series
@@ -349,6 +353,7 @@ def test_bad_input(fb):
         Losses([], start=-1)
 
 
+@pytest.mark.slow
 def test_a_storm_of_events_is_bounded(fb, monkeypatch):
     """If events are too many, the loudest are used; groups that last too long are returned in pieces."""
     from skysieve.dedispersion.stream.search import search as module

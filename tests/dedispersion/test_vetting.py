@@ -119,6 +119,7 @@ def test_samples_that_are_gone_veto_nothing():
     assert shifts.tolist() == [[0, 0]]
 
 
+@pytest.mark.slow
 def test_trains_of_pulses_are_not_vetoed():
     """Most windows beside a pulse touch another one; those between are quiet."""
     times = 1.5 + np.arange(15) * 30e-3
@@ -219,6 +220,7 @@ def test_wide_pulses_on_a_drift_are_not_vetoed():
     assert near == [True, True, True]
 
 
+@pytest.mark.slow
 def test_a_narrow_signal_on_a_pulse_is_left_out():
     """A channel with as much power as the pulse, while the pulse crosses it."""
 
@@ -298,6 +300,7 @@ def test_impulses_after_a_candidate_count(time, stop, span):
     assert shifts.tolist() == [[0, 0]]
 
 
+@pytest.mark.slow
 def test_interference_does_not_take_a_pulse_with_it(monkeypatch):
     """A bump of the level explains the events of a pulse beside it; it is vetoed, and these are grouped again."""
 
@@ -359,7 +362,7 @@ def test_a_dm_is_not_measured_beyond_those_of_the_search():
         assert (found.mjd_top[0] - fb.observation.tstart) * 86400 == pytest.approx(5.0, abs=5e-3)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0.0, 5e5, -1e6])
 def test_a_large_mean_of_floats_hides_no_pulse(level):
     """Candidates of float32 data are those of the same data without the mean, as far as float32 holds them."""

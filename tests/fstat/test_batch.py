@@ -134,7 +134,7 @@ def ln_bsgl(F, FX, lines=LINES):
     return F - np.logaddexp.reduce(parts)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "glitch"), [("rect", True), ("exp", False), slow("exp", True), ("sum", True)]
 )  # fmt: skip

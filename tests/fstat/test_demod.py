@@ -209,6 +209,7 @@ def test_a_batch_is_its_templates(sfts):
             assert batch.params["f0"][i] == f0[i]
 
 
+@pytest.mark.slow
 def test_float64_atoms(sfts):
     """Atoms in single precision are the rounded ones in double precision, except beside a bin."""
     f0 = 100 + np.arange(7) * 3.3e-6

@@ -447,6 +447,7 @@ def test_memory_does_not_grow_with_the_templates():
 # ---------------------------------------------------------------- windows, files, figure
 
 
+@pytest.mark.slow
 def test_other_windows_and_names():
     rise = WindowSum([(1, 1), (-1, 6)])
     found = run(windows={"rise": rise, "all": "none"}, topk=3)

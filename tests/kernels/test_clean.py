@@ -89,6 +89,7 @@ def test_interference_is_removed_with_the_bits_of_the_cpu(runtime, kinds):
     assert sum(removed.parts.values()) > 0
 
 
+@pytest.mark.slow
 @one_order
 def test_hum_stays(runtime):
     """In the first and the last blocks only, so that impulses beside them are removed."""
@@ -113,6 +114,7 @@ def test_blocks_that_several_threads_examine(runtime):
     assert len(removed.windows) >= 24
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dm", [10, 150])
 def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
     """Beside narrow-band signals, in the middle of a block and across the end of one."""
@@ -127,7 +129,7 @@ def test_cells_on_the_track_of_a_bright_pulse_stay(runtime, dm):
     assert (out[:, untouched] == before[:, untouched]).all()
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("kind", ["u1", slow("i1"), "u2", slow("i2"), "f4"])
 def test_every_type_of_samples(runtime, kind):
@@ -187,6 +189,7 @@ def test_a_step_of_a_quarter_of_the_band_on_a_drift_is_undone(runtime):
     compare(runtime, np.rint(x).clip(0, 255).astype(np.uint8))
 
 
+@pytest.mark.few
 def test_data_that_begin_late_die_and_end_early(runtime):
     """Zeros from the beginning, all channels silent for some blocks, one channel silent; a last block of few pieces."""
     rng = np.random.default_rng(4)

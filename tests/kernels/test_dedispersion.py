@@ -117,6 +117,7 @@ def large(C, ndm, top, width, tsamp, dm):
     return fb, Table(sample_delays(fb.freqs, np.arange(ndm) * (dm / ndm), tsamp))
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("sm", [None, TURING])
 def test_the_largest_values_of_many_channels(runtime, sm):
@@ -214,6 +215,7 @@ def test_narrow_samples_are_unpacked_on_the_device(runtime, bits, high_first, do
     assert np.array_equal(out, reference.sums(rows, t.delays))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2"])
 @pytest.mark.parametrize("tsamp", [1e-3, 1e-4])
 def test_a_device_counts_equal_neighbours_as_the_host_does(runtime, kind, tsamp):

@@ -57,7 +57,7 @@ def test_any_weights(runtime, window, decades):
         check(runtime, atoms, grids(bin_atoms(atoms).t_start, n)[seed], WINDOWS[window], (3, 1.5)[seed])
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("weight", [1e-6, 1e-9, 1e-13, 1e-30])
 def test_a_poor_detector_through_the_gap_of_another(runtime, weight):

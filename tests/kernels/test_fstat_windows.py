@@ -185,6 +185,7 @@ def test_more_detectors_than_a_gpu_takes_are_refused():
         cuda.Engine(Spec(resolve_window("exp", 3), np.dtype("f4"), lines=many), runtime=shim_runtime())
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(
     ("window", "options"),

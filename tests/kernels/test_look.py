@@ -121,6 +121,7 @@ def test_rows_of_an_engine_are_not_read_again(runtime, monkeypatch, by_channel, 
     engine.close()
 
 
+@pytest.mark.slow
 @one_order
 def test_samples_that_are_gone(runtime):
     """They cost that candidate, not the others of the batch."""

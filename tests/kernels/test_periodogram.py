@@ -319,6 +319,7 @@ def test_auto_gives_short_objects_to_direct_sums():
     check(e, source, grids, 1e-9, out)
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("normalization", ["model", "log", "psd", "scargle"])
 @pytest.mark.parametrize(("method", "step"), [("nufft", STEP), ("nufft", STEP / 50), ("direct", STEP)])
@@ -518,6 +519,7 @@ def test_small_memory_is_many_chunks(runtime):
     assert np.array_equal(out.peak_index, expected.peak_index)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("when", [1, 3])
 def test_a_lost_device_leaves_its_objects_to_the_others(when, caplog):
     source, grids = batch([40] * 12), shared_grid(0.16, STEP, 400)

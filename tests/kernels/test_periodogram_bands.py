@@ -61,6 +61,7 @@ def test_exact_fits(runtime, model):
     assert (out.method == 1).all()
 
 
+@pytest.mark.slow
 @one_order
 def test_many_bands(runtime):
     """More bands than a GPU sums at once."""

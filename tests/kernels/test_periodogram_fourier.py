@@ -156,6 +156,7 @@ def test_series_of_hardly_more_points_than_columns(runtime):
     check(engine(runtime, nterms=8), batch([40, 90], errors=False), shared_grid(0.16, STEP, 150), 1e-8)
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize("many", [1, 2])
 def test_best_peaks_of_grids_of_several_blocks(runtime, many, monkeypatch):

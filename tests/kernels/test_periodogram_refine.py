@@ -47,6 +47,7 @@ def test_coarse_and_fine_grids(runtime, df):
         assert check_refined(Exact(*rows_of(source, i)), grids.frequency(), out, i) >= 1
 
 
+@pytest.mark.slow
 @one_order
 def test_the_highest_maximum_may_belong_to_a_lower_sample(runtime):
     """Two samples a peak: the best of many objects is that of brute force over the whole grid."""
@@ -192,7 +193,7 @@ def test_chi_square_of_the_constant_is_returned(runtime):
         np.testing.assert_allclose(out.mean_square[i], np.average((y - mean) ** 2, weights=w), rtol=1e-12)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(("terms", "dtype"), [(2, F32), (4, np.dtype(np.float64))])
 def test_series_of_several_terms(runtime, terms, dtype):
     e = engine(runtime, nterms=terms, dtype=dtype, n_peaks=3)

@@ -136,7 +136,7 @@ def run(engine, x, **options):
     return out
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("spin", [0, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -176,7 +176,7 @@ def test_nested_maps_and_offsets_on_several_gpus(monkeypatch):
     assert np.array_equal(crew.ones(spec.table.weight, np.ones(len(spec.table.n))), ones)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["load", "band", "store"])
 def test_another_gpu_does_the_work_of_a_lost_one(kernel, caplog):
     x = np.random.default_rng(7).normal(size=(1, 12 * 21**2)).astype(np.float32)
@@ -196,6 +196,7 @@ def test_another_gpu_does_the_work_of_a_lost_one(kernel, caplog):
         run(gone, x)
 
 
+@pytest.mark.slow
 @one_order
 @pytest.mark.parametrize("method", ["ring", "direct"])
 def test_a_batch_is_dealt_to_several_gpus(runtime, method):
@@ -208,6 +209,7 @@ def test_a_batch_is_dealt_to_several_gpus(runtime, method):
     assert run(crew, x[:0]).shape == (0, 1, spec.table.npix)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("rate", "most", "limit"), [(1.0, 1, "host copies"), (1e30, 2, "GPUs")])
 def test_a_batch_is_dealt_to_as_many_gpus_as_the_host_keeps_busy(monkeypatch, rate, most, limit):
     monkeypatch.setattr(multi_gpu, "copy_rate", lambda: rate)

@@ -109,6 +109,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.few
 @one_order
 @pytest.mark.parametrize(("g", "options"), CASES)
 @pytest.mark.parametrize("gulps", [[700], [331, 2, 97]])

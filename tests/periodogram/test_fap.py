@@ -23,7 +23,7 @@ def noise(n=80, span=30.0, seed=3):
     return np.sort(rng.uniform(0, span, n)), rng.normal(size=n), rng.uniform(0.8, 1.2, n)
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.skipif(astropy.version.major < 8, reason="the fast method of astropy before 8.0 is inexact")
 @pytest.mark.parametrize("normalization", SHAPES)
 @pytest.mark.parametrize("errors", [True, False])
@@ -56,6 +56,7 @@ def test_draws_do_not_depend_on_the_batches(monkeypatch):
     assert np.array_equal(whole, np.stack([y[rng.integers(0, 50, 50)] for _ in range(30)]))
 
 
+@pytest.mark.slow
 def test_bootstrap_on_the_users_grid():
     """Three frequencies only: the maxima are of these three."""
     t, y, dy = noise()

@@ -96,6 +96,7 @@ def test_the_first_answer_agrees_with_later_ones(case, method, cold, monkeypatch
         assert np.allclose(first.period, later.period, rtol=1e-6, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_first_answers_take_no_more_memory_than_is_given(cold):
     need = vectors.MODE_BYTES * FINE["nf"]
     for memory, method in ((4 * need, "finufft"), (need // 2, "direct")):

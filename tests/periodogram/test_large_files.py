@@ -196,6 +196,7 @@ def test_as_if_read_whole(
     assert notes[0] == notes[1] != []
 
 
+@pytest.mark.slow
 def test_compiled_code_gives_the_same_table(
     small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_compiled_code_gives_the_same_table(
     assert tables[0] == tables[1]
 
 
+@pytest.mark.slow
 def test_code_is_compiled_beside_for_large_files(
     small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +277,7 @@ def test_ids_that_were_rounded_numbers(small_pieces: None, tmp_path: Path) -> No
 EPOCH = np.datetime64("1858-11-17", "us")
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["timestamps", slow("time zone"), slow("text"), "limits", "lists of dates", slow("lists of limits")]
 )

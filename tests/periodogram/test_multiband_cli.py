@@ -165,6 +165,7 @@ def test_parquet_in_parts_gives_the_same(model: str, tmp_path: Path) -> None:
     assert other.exit_code == 0  # the parts of a finished run are gone
 
 
+@pytest.mark.slow
 def test_chances_of_noise(tmp_path: Path) -> None:
     """At most a fraction p of 500 objects without a signal has a probability below p (three standard deviations)."""
     path, out = tmp_path / "noise.csv", tmp_path / "p.ecsv"

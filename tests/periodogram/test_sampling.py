@@ -189,6 +189,7 @@ def share_found(tmp_path: Path, cadence: str, n_stars: int, seed: int, ratio: fl
     return float(np.mean(np.abs(np.asarray(Table.read(out)["period"]) / period - 1) < 0.01))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("cadence", ["uniform", "one visit a night"])
 def test_periods_are_found_without_options(tmp_path: Path, cadence: str) -> None:
     assert share_found(tmp_path, cadence, 30, 1) >= 0.9

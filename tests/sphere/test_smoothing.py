@@ -84,7 +84,7 @@ def test_pixel_weights_integrate_harmonics(weights_file, monkeypatch):
         skysieve.smoothing(np.zeros(12 * 512**2), fwhm=0.1, quadrature="pixel")
 
 
-@pytest.mark.few
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["direct", "ring"])
 def test_pixel_weights_come_closest_to_the_truth(method):
     """A tenth of the error of ring weights, against exact harmonics times the window."""
@@ -218,6 +218,7 @@ def test_float32_unseen_is_seen():
         assert found[50] == m[50]
 
 
+@pytest.mark.slow
 def test_masked_arrays_come_back_masked():
     m = sky(3)
     mask = m > 0.5 * m.max()
