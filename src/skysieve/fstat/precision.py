@@ -101,7 +101,7 @@ def levels_of(job: MapJob, spec: Spec, data: bool = True) -> NDArray[np.int8]:
             level = np.maximum(level, _of_weights(job, spec, bank, largest))
             level = np.maximum(level, _of_loud_bins(spec, bank))
         if data:
-            level = np.maximum(level, level_of_data(job, spec, bank))
+            level = np.maximum(level, level_of_data(spec, bank))
     if np.dtype(spec.dtype) == np.float32:
         level = np.where(_nearly_singular(job), np.maximum(level, DOUBLE), level)
     return level
@@ -171,7 +171,7 @@ def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64])
     return level if len(level) == job.n_templates else np.repeat(level, job.n_templates)
 
 
-def level_of_data(job: MapJob, spec: Spec, bank: Bank) -> NDArray[np.int8]:
+def level_of_data(spec: Spec, bank: Bank) -> NDArray[np.int8]:
     """Levels that follow from the data, shape (B,).
 
     The largest number in the data is compared with the largest weight, and bins without weight must hold no data.

@@ -261,7 +261,7 @@ class Engine:
     def _repeat(self, job: MapJob, flagged: NDArray[np.int64], output: Output) -> None:
         """Compute templates whose data or answers were too loud once more, with more precise sums."""
         part = job.part(flagged)
-        levels = np.maximum.reduce([precision.level_of_data(part, self.spec, b) for b in (part.bank, *part.detectors)])
+        levels = np.maximum.reduce([precision.level_of_data(self.spec, b) for b in (part.bank, *part.detectors)])
         if self.dtype == np.float32:
             levels = np.maximum(levels, precision.DOUBLE)
         for level in (precision.DOUBLE, precision.EXACT):
