@@ -217,6 +217,8 @@ def test_what_cannot_be_predicted_is_not_printed(capsys):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(1e-4, "0.1 ms"), (2.0, "2 s"), (5400, "1.5 h"), (1e6, "11.6 d")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1e-4, "0.1 ms"), (2.0, "2 s"), (3030, "50.5 min"), (5400, "1.5 h"), (1e6, "11.6 d")]
+)
 def test_units_of_time(seconds, text):
     assert format_seconds(seconds) == text

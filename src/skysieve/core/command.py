@@ -214,11 +214,11 @@ def show_prediction(facts: Mapping[str, Any], what: str) -> None:
 def format_seconds(seconds: float) -> str:
     """A time in a unit that fits.
 
-    >>> format_seconds(0.0021), format_seconds(75), format_seconds(7200), format_seconds(3e5)
-    ('2.1 ms', '75 s', '2 h', '3.47 d')
+    >>> format_seconds(0.0021), format_seconds(75), format_seconds(3030), format_seconds(7200), format_seconds(3e5)
+    ('2.1 ms', '75 s', '50.5 min', '2 h', '3.47 d')
     """
-    for size, unit in ((86400, "d"), (3600, "h"), (1, "s")):
-        if seconds >= size * (2 if size == 86400 else 1):
+    for least, size, unit in ((172800, 86400, "d"), (3600, 3600, "h"), (600, 60, "min"), (1, 1, "s")):
+        if seconds >= least:
             return f"{seconds / size:.3g} {unit}"
     return f"{1e3 * seconds:.3g} ms"
 

@@ -16,7 +16,7 @@ from skysieve.periodogram.lightcurves.io import read_light_curves
 from skysieve.periodogram.lightcurves.simulate import SimulatedLightCurves, simulate_asteroids
 
 from .plot_files import save_plot, search_with_units
-from .report import clock
+from .report import clock, objects_per_second
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,7 @@ def _asteroids(out: Path, console: Console, device: str, n_asteroids: int) -> li
     _table(made, found, good, console)
     console.print(
         f"{len(made)} objects, {len(made.t):,} observations in 120 nights, {NF:,} frequencies each: "
-        f"{clock(seconds)}, {len(made) / seconds:,.0f} objects/s"
+        f"{clock(seconds)}, {objects_per_second(len(made) / seconds)}"
     )
     rate = float(good[many].mean())
     console.print(

@@ -49,6 +49,15 @@ def clock(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def objects_per_second(rate: float) -> str:
+    """A rate as text.
+
+    >>> objects_per_second(0.43), objects_per_second(1234.5)
+    ('0.43 objects/s', '1,234 objects/s')
+    """
+    return f"{rate:,.0f} objects/s" if rate >= 10 else f"{rate:.2g} objects/s"
+
+
 @contextmanager
 def progress_bar(
     console: Console, label: str, total: int, wanted: bool = True
@@ -84,7 +93,7 @@ def _rate_column() -> ProgressColumn:
     class Rate(ProgressColumn):
         def render(self, task: _Task) -> Text:  # type: ignore[override]
             speed = task.finished_speed or task.speed
-            return Text("" if not speed else f"{speed:,.0f} objects/s" if speed >= 10 else f"{speed:.2g} objects/s")
+            return Text(objects_per_second(speed) if speed else "")
 
     return Rate()
 
@@ -101,7 +110,7 @@ def _plain(console: Console, label: str) -> Callable[[int, int], None]:
         next_line = now + PLAIN_EVERY
         rate = done / (now - started)
         console.print(
-            f"{label}: {done:,} of {total:,} objects, {rate:,.0f} objects/s, {clock((total - done) / rate)} left",
+            f"{label}: {done:,} of {total:,} objects, {objects_per_second(rate)}, {clock((total - done) / rate)} left",
             highlight=False,
             soft_wrap=True,
         )
@@ -183,7 +192,7 @@ def summary(
     used = " and ".join(METHOD_NAMES[searched]) or "none"
     files = f" of {n_files} files" if n_files > 1 else ""
     what = f"{counted(n, 'object')}{files}, {counted(points, 'point')}"
-    rate = f" ({n / seconds:,.0f} objects/s)" if n > 1 else ""
+    rate = f" ({objects_per_second(n / seconds)})" if n > 1 else ""
     lines = [f"{what}, in {clock(seconds)}{rate}; method: {used}"]
     dropped = int(found.n_dropped.sum())
     flagged = {why: n for why, n in (marked or {}).items() if n}
