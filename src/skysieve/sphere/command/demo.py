@@ -54,6 +54,7 @@ def ringing(smooth: NDArray[np.float64], radius: float) -> float:
 
 def run(out: Path, console: Console, device: str = "auto") -> list[str]:
     """Smooth point sources by all methods and draw them; return one line for each result that rings too much."""
+    console.print()
     console.rule("[bold]Point sources on the sphere, smoothed without ringing", align="left")
     sky = sources()
     radius = 1.05 * Gaussian(fwhm=FWHM).support()
