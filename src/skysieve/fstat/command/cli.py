@@ -673,36 +673,44 @@ def shapes_of(o: Mapping[str, Any]) -> list[str]:
 
 def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     """Check the options of a search, and open its files; ``at(name)`` is the path of a file."""
-    from skysieve.fstat.inputs.files import atom_files
-
     plan_of(o, None, 1).close()
     prior = prior_of(o)
     names = [Path(name) for name in o["files"] or []]
-    if o["sfts"]:
-        if o["tatom"] is not None:
-            raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
-        from skysieve.fstat.demod.bank import long_sfts
-        from skysieve.fstat.sfts.files import divided, files_of
+    return _source_of_sfts(o, names, prior, at) if o["sfts"] else _source_of_atoms(o, names, prior, at)
 
-        if o["files_from"] is not None:
-            raise ValueError(
-                "--files-from lists files of atoms and cannot be combined with --sfts; expected --templates"
-            )
-        axes = tuple((o[name], o[f"{name}_band"], o[step]) for name, step in (
-            ("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot")))  # fmt: skip
-        left_out: list[str] = []
-        listed = o["templates"] if o["templates"] is None else Path(o["templates"])
-        patterns = [str(at(name)) for name in divided([*o["sfts"], *names])]
-        host, bank = sft_options.opened(
-            patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
-            o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
-            o["inject"] or (), left_out, o["dtype"], prior,
-        )  # fmt: skip
-        size = sum(path.stat().st_size for path in files_of(patterns))
-        notes = [text] if (text := long_sfts(bank, host.tsft)) else []
-        if o["tref"] is None:
-            notes.append(f"frequencies refer to GPS {host.tref:.0f}, the middle of the data (--tref)")
-        return Source(host.first(bank), len(bank), [], left_out, host, bank, size, notes=notes)
+
+def _source_of_sfts(o: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]) -> Source:
+    """`source_of` with ``--sfts``; ``names`` are further patterns of SFT files."""
+    from skysieve.fstat.demod.bank import long_sfts
+    from skysieve.fstat.sfts.files import divided, files_of
+
+    if o["tatom"] is not None:
+        raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
+    if o["files_from"] is not None:
+        raise ValueError("--files-from lists files of atoms and cannot be combined with --sfts; expected --templates")
+    axes = tuple(
+        (o[name], o[f"{name}_band"], o[step])
+        for name, step in (("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot"))
+    )
+    left_out: list[str] = []
+    listed = o["templates"] if o["templates"] is None else Path(o["templates"])
+    patterns = [str(at(name)) for name in divided([*o["sfts"], *names])]
+    host, bank = sft_options.opened(
+        patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
+        o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
+        o["inject"] or (), left_out, o["dtype"], prior,
+    )  # fmt: skip
+    size = sum(path.stat().st_size for path in files_of(patterns))
+    notes = [text] if (text := long_sfts(bank, host.tsft)) else []
+    if o["tref"] is None:
+        notes.append(f"frequencies refer to GPS {host.tref:.0f}, the middle of the data (--tref)")
+    return Source(host.first(bank), len(bank), [], left_out, host, bank, size, notes=notes)
+
+
+def _source_of_atoms(o: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]) -> Source:
+    """`source_of` without ``--sfts``: ``names``, and those of ``--files-from``, are files of atoms."""
+    from skysieve.fstat.inputs.files import atom_files
+
     if o["templates"] is not None or o["inject"]:
         raise ValueError("--templates and --inject need --sfts")
     listed = None if o["files_from"] is None else Path(o["files_from"])
