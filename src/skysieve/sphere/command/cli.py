@@ -298,15 +298,13 @@ def smooth_one(
     """Smooth the maps of a file by the options, and write them."""
     from dataclasses import replace
 
-    from skysieve import __version__
     from skysieve.core.device import begin
 
     begin(o["device"], "skysieve.sphere.cuda.engine", before=["astropy.io.fits"])
     from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
     from skysieve.sphere.maps.smoothing import smooth_maps
 
-    given = kernels_of(o)
-    kernel = read_kernel(given)
+    kernel = read_kernel(kernels_of(o))
     columns = None if o["fields"] is None else [f.strip() for f in o["fields"].split(",")]
     began = time.process_time()
     sky = read_maps(read_stdin() if source == STDIO else source, columns, o["hdu"], auxiliary=False)
@@ -314,16 +312,7 @@ def smooth_one(
     if o["pixwin"]:
         kernel = with_pixels(kernel, sky.nside, o["nside_out"], sky.polarised)
     if o.get("dry_run"):
-        from skysieve.core.command import show_prediction
-
-        from .rates import prediction
-
-        other = o["masked"] != "zero" or o["flux"] != "none" or o["positive"] or o["nside_out"] is not None
-        other = other or o["quadrature"] == "healpy" or (o["iterations"], o["lmax"]) != (None, None)
-        how = ("method", "eps", "quadrature", "dtype", "device", "memory", "threads")
-        simple = not other and o["method"] != "harmonic"
-        facts = prediction(sky, kernel, simple, read, **{name: o[name] for name in how})
-        show_prediction(facts, f"{source}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
+        _predict(source, sky, kernel, o, read)
         return sky
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
@@ -333,20 +322,7 @@ def smooth_one(
             sky, kernel=kernel, iter=o["iterations"], progress=messages.progress, **{name: o[name] for name in same}
         )
     seconds = time.perf_counter() - start
-    steps = [f"kernel: {name} {value}" for name, value in given.items() if value is not None] + [
-        f"{name}: {value}"
-        for name, value in (
-            ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
-            ("pixel window", "applied" if o["pixwin"] else ""), ("iter", o["iterations"]), ("lmax", o["lmax"]),
-            ("quadrature", o["quadrature"]), ("masked", o["masked"] if o["masked"] != "zero" else ""),
-            ("flux", o["flux"] if o["flux"] != "none" else ""), ("positive", "yes" if o["positive"] else ""),
-            ("nside before", sky.nside if o["nside_out"] else ""),
-        )
-        if value not in (None, "")
-    ]  # fmt: skip
-    name = "standard input" if source == STDIO else source.name
-    made = f"smoothed by skysieve {__version__} smooth from {name}"
-    found = replace(found, history=(made, *steps))
+    found = replace(found, history=_history(source, sky, found, o))
     if output == STDIO:
         write_stdout(fits_bytes(found))
     else:
@@ -363,6 +339,39 @@ def smooth_one(
         save_figure(before_after(sky, found), plot)
         messages.wrote(plot, "the maps before and after")
     return found
+
+
+def _predict(source: Path, sky: SkyMaps, kernel: Kernel, o: Mapping[str, Any], read: float) -> None:
+    """Print the predicted cost of smoothing ``sky``, which took ``read`` seconds of processor time to read."""
+    from skysieve.core.command import show_prediction
+
+    from .rates import prediction
+
+    other = o["masked"] != "zero" or o["flux"] != "none" or o["positive"] or o["nside_out"] is not None
+    other = other or o["quadrature"] == "healpy" or (o["iterations"], o["lmax"]) != (None, None)
+    how = ("method", "eps", "quadrature", "dtype", "device", "memory", "threads")
+    simple = not other and o["method"] != "harmonic"
+    facts = prediction(sky, kernel, simple, read, **{name: o[name] for name in how})
+    show_prediction(facts, f"{source}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
+
+
+def _history(source: Path, sky: SkyMaps, found: SkyMaps, o: Mapping[str, Any]) -> tuple[str, ...]:
+    """HISTORY cards of the smoothed maps: version, kernel, columns, and options that differ from their defaults."""
+    from skysieve import __version__
+
+    name = "standard input" if source == STDIO else source.name
+    facts = (
+        ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
+        ("pixel window", "applied" if o["pixwin"] else ""), ("iter", o["iterations"]), ("lmax", o["lmax"]),
+        ("quadrature", o["quadrature"]), ("masked", o["masked"] if o["masked"] != "zero" else ""),
+        ("flux", o["flux"] if o["flux"] != "none" else ""), ("positive", "yes" if o["positive"] else ""),
+        ("nside before", sky.nside if o["nside_out"] else ""),
+    )  # fmt: skip
+    return (
+        f"smoothed by skysieve {__version__} smooth from {name}",
+        *(f"kernel: {option} {value}" for option, value in kernels_of(o).items() if value is not None),
+        *(f"{fact}: {value}" for fact, value in facts if value not in (None, "")),
+    )
 
 
 def kernels_of(o: Mapping[str, Any]) -> dict[str, str | None]:
