@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,7 +215,6 @@ def alerts(
     - skysieve alerts --kafka broker:9092 --topic lsst-alerts --schema 10=lsst.v10_0.alert.avsc --metrics 9100
     """
     from skysieve.core.metrics.server import PageServer, format_address, metrics_page, parse_address
-    from skysieve.core.table_files import FORMATS, check_format
 
     from .files import FileSource
     from .intake import Intake, Source
@@ -244,14 +244,7 @@ def alerts(
         schemas = dict(map(_schema, schema or []))
         check_outputs({"--store": store, "--output": output}, [*paths, *schemas.values()])
         if output is not None:
-            if output == STDIO:
-                raise ValueError("--output -: expected the name of a file, which is replaced while the command runs")
-            check_output(output, overwrite=True)
-            folders = {path.resolve() for path in paths if path.is_dir()}
-            if output.suffix == ".avro" and not folders.isdisjoint(output.resolve().parents):
-                raise ValueError(f"--output {output}: would be read as packets")
-            format_ = table_format(output, format_, FORMATS)
-            check_format(output, format_)
+            format_ = _checked_format(output, format_, paths)
         options = settings_of(kafka_option or [])
         decoder = Decoder({number: read_schema(path) for number, path in schemas.items()})
         search = stack.enter_context(
@@ -302,23 +295,43 @@ def alerts(
         except sqlite3.Error as error:
             raise OSError(f"{store}: {describe_error(error)}") from None
         new = {name: value - before[name] for name, value in service.totals.items()}
-        done = [
-            counted(new["packets"], "packet"), counted(new["rows_added"], "new row"),
-            counted(new["searches"], "search", "searches"),
-        ]  # fmt: skip
-        if new["rows_left_out"]:
-            done.append(f"{counted(new['rows_left_out'], 'row')} left out")
-        if new["without_object"]:
-            done.append(f"{counted(new['without_object'], 'packet')} without an object")
-        if waiting := kept.n_waiting():
-            done.append(f"{counted(waiting, 'object')} with fewer than {min_rows} rows (--min-rows)")
-        messages.wrote(store, ", ".join(done))
+        messages.wrote(store, _summary(new, kept.n_waiting(), min_rows))
         if new["set_aside"] > 0:
             messages.say(f"{counted(new['set_aside'], 'packet')} could not be read: see the table set_aside of {store}")
         if output is not None and output.exists():
             messages.wrote(output)
     if failed or new["set_aside"] > 0:
         raise typer.Exit(FAILED_SOME)
+
+
+def _checked_format(output: Path, wanted: str | None, paths: list[Path]) -> str:
+    """Refuse an ``--output`` that cannot be written, or would be read as packets from ``paths``; return its format."""
+    from skysieve.core.table_files import FORMATS, check_format
+
+    if output == STDIO:
+        raise ValueError("--output -: expected the name of a file, which is replaced while the command runs")
+    check_output(output, overwrite=True)
+    folders = {path.resolve() for path in paths if path.is_dir()}
+    if output.suffix == ".avro" and not folders.isdisjoint(output.resolve().parents):
+        raise ValueError(f"--output {output}: would be read as packets")
+    format_ = table_format(output, wanted, FORMATS)
+    check_format(output, format_)
+    return format_
+
+
+def _summary(new: Mapping[str, int], waiting: int, min_rows: int) -> str:
+    """The totals of this run in words; ``waiting`` objects have fewer than ``min_rows`` rows."""
+    done = [
+        counted(new["packets"], "packet"), counted(new["rows_added"], "new row"),
+        counted(new["searches"], "search", "searches"),
+    ]  # fmt: skip
+    if new["rows_left_out"]:
+        done.append(f"{counted(new['rows_left_out'], 'row')} left out")
+    if new["without_object"]:
+        done.append(f"{counted(new['without_object'], 'packet')} without an object")
+    if waiting:
+        done.append(f"{counted(waiting, 'object')} with fewer than {min_rows} rows (--min-rows)")
+    return ", ".join(done)
 
 
 def _schema(text: str) -> tuple[int, Path]:
