@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from functools import partial
@@ -62,6 +62,8 @@ from skysieve.dedispersion.stream.report.triggers import TRIGGERS
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.data.filterbank import Filterbank
+    from skysieve.dedispersion.dm_plan.plan import DMPlan
+    from skysieve.dedispersion.injections.grid import PulseGrid
     from skysieve.dedispersion.stream.pipeline import Pipeline
     from skysieve.dedispersion.stream.receive.dada_file import DadaFile
     from skysieve.dedispersion.stream.receive.voltages import Voltages
@@ -488,7 +490,6 @@ def stream(
     """
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
-    from skysieve.dedispersion.injections.grid import PulseGrid
     from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
     from skysieve.dedispersion.stream.intake import DadaFeed, Feed, FileFeed, Intake, SocketFeed
     from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
@@ -520,14 +521,7 @@ def stream(
         needs("--inject-every", inject_every is not None, "--inject-grid", "--inject-seed")
         needs("--plots, --raw or --trigger", plots or raw or trigger, "--min-snr")
         needs("--trigger voevent:URL", any(one.startswith("voevent:") for one in trigger or ()), "--ivorn", "--test")
-        if not seconds > 0:
-            raise ValueError(f"--seconds {seconds:g}: expected a number above 0")
-        if not 0 < coincident <= 1:
-            raise ValueError(f"--coincident {coincident:g}: expected a fraction of the beams, above 0 and at most 1")
-        if math.isnan(grace):
-            raise ValueError(f"--grace {grace:g}: expected at least 0 seconds")
-        if block is not None and not 0 < block < math.inf:
-            raise ValueError(f"--block {block:g}: expected a number of seconds above 0")
+        check_numbers(seconds, coincident, grace, block)
         if (plan is None) == (dm_max is None):
             raise ValueError("expected one of --plan and --dm-max")
         addresses = [parse_address(text, "--listen") for text in listen or ()]
@@ -547,27 +541,12 @@ def stream(
         inject = None
         if inject_every is not None:
             highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
-            usual = {"snr": LIVE_SNR, "dm": (0.1 * highest, 0.9 * highest)}
-            try:
-                grid = PulseGrid.parse(inject_grid or "", **usual)
-            except ValueError as error:
-                raise ValueError(f"--inject-grid: {error}") from None
-            if not inject_every > 0:
-                raise ValueError(f"--inject-every {inject_every:g}: expected a number of seconds above 0")
-            if grid.time is not None:
-                raise ValueError(f"--inject-grid {inject_grid}: expected a grid without 'time'")
-            inject = {"every": inject_every, "grid": grid, "seed": inject_seed}
+            inject = {"every": inject_every, "grid": live_grid(inject_every, inject_grid, highest), "seed": inject_seed}
         given = None if file is None else open_source(file)
         if isinstance(given, Filterbank):
             needs("voltages, not a filterbank", False, "--channels", "--taps", "--pfb-window", "--integrate",
                   "--stokes", "--sideband")  # fmt: skip
-            if ignore:
-                number_list(ignore, "--ignore", given.nchan, "channels")
-            if loaded is not None:
-                loaded.check(given.observation)
-                check_reach(given, "--plan", float(loaded.dms.max()), loaded.dm_constant)
-            else:
-                check_reach(given, "--dm-max", dm_max or 0.0)
+            check_filterbank(given, ignore, loaded, dm_max or 0.0)
             header = given.observation
             source, telescope = source or header.source, telescope or header.telescope
             if math.isnan(ra) and math.isnan(dec):
@@ -593,11 +572,7 @@ def stream(
         stack.callback(sink.close, 5.0, 0.0)
         previous = PreviousRun.read(sink.folder, sink.table.segments)
         if previous.killed and previous.unmarked:
-            which = ", ".join(map(str, previous.unmarked))
-            screen.say(
-                f"the previous run in this folder was killed before it noted how far it had searched (beam {which}): "
-                "the gap between that run and this one is not known"
-            )
+            screen.say(unknown_gap(previous.unmarked))
         intake = Intake(
             parser, options, most_beams=beams, say=screen.say, next_segment=previous.next_segment,
             describe=in_options(INJECT_NAMES),
@@ -684,6 +659,52 @@ def watch(
             folder, host, number,
             lambda port: messages.say(f"the live page is on http://{format_address(host, port)}/"),
         )  # fmt: skip
+
+
+def check_numbers(seconds: float, coincident: float, grace: float, block: float | None) -> None:
+    """Refuse values of options of `stream` that are out of range or NaN."""
+    if not seconds > 0:
+        raise ValueError(f"--seconds {seconds:g}: expected a number above 0")
+    if not 0 < coincident <= 1:
+        raise ValueError(f"--coincident {coincident:g}: expected a fraction of the beams, above 0 and at most 1")
+    if math.isnan(grace):
+        raise ValueError(f"--grace {grace:g}: expected at least 0 seconds")
+    if block is not None and not 0 < block < math.inf:
+        raise ValueError(f"--block {block:g}: expected a number of seconds above 0")
+
+
+def live_grid(every: float, text: str | None, dm_max: float) -> PulseGrid:
+    """The pulses of ``--inject-every``; ``text`` is the option ``--inject-grid``, and ``dm_max`` the highest DM."""
+    from skysieve.dedispersion.injections.grid import PulseGrid
+
+    try:
+        grid = PulseGrid.parse(text or "", snr=LIVE_SNR, dm=(0.1 * dm_max, 0.9 * dm_max))
+    except ValueError as error:
+        raise ValueError(f"--inject-grid: {error}") from None
+    if not every > 0:
+        raise ValueError(f"--inject-every {every:g}: expected a number of seconds above 0")
+    if grid.time is not None:
+        raise ValueError(f"--inject-grid {text}: expected a grid without 'time'")
+    return grid
+
+
+def check_filterbank(data: Filterbank, ignore: str | None, plan: DMPlan | None, dm_max: float) -> None:
+    """Refuse a file that does not have the channels of ``--ignore``, does not fit the plan, or is too short."""
+    if ignore:
+        number_list(ignore, "--ignore", data.nchan, "channels")
+    if plan is not None:
+        plan.check(data.observation)
+        check_reach(data, "--plan", float(plan.dms.max()), plan.dm_constant)
+    else:
+        check_reach(data, "--dm-max", dm_max)
+
+
+def unknown_gap(beams: Iterable[int]) -> str:
+    """A note that the data between two runs, which were not searched, are unknown for these beams."""
+    return (
+        "the previous run in this folder was killed before it noted how far it had searched (beam "
+        f"{', '.join(map(str, beams))}): the gap between that run and this one is not known"
+    )
 
 
 def check_reach(data: Filterbank, name: str, dm: float, dm_constant: float = DM_CONSTANT) -> None:
