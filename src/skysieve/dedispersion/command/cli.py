@@ -351,7 +351,7 @@ def search(
     from skysieve.dedispersion.data.sigproc import BadFile
     from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
-    from skysieve.dedispersion.single_pulse.files import SEVERAL, TABLE_FORMATS, write_candidates
+    from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
     from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
     from .several import Outputs, filterbanks, search_each, stands_for_files
@@ -386,24 +386,18 @@ def search(
                 compile_beside(None)  # loads numba meanwhile
 
         if several:
-            if dry_run:
-                raise ValueError(
-                    "--dry-run: expected files that are searched as one, not --each, a folder or a pattern"
-                )
-            if save_mask is not None:
-                raise ValueError(
-                    "--save-mask: expected files that are searched as one, not --each, a folder or a pattern"
-                )
+            for name, used in (("--dry-run", dry_run), ("--save-mask", save_mask is not None)):
+                if used:
+                    raise ValueError(
+                        f"{name}: expected files that are searched as one, not --each, a folder or a pattern"
+                    )
             if STDIO in files or plan_file == STDIO:
                 raise ValueError(
                     "'-': standard input can be read only once; expected names of files with --each, a folder or a "
                     "pattern"
                 )
             listed = filterbanks(files)
-            folder = output is not None and output != STDIO and (output.is_dir() or not output.suffix)
-            chosen = "" if output is None else table_format(STDIO if folder else output, form, TABLE_FORMATS)
-            if output is not None and not folder and chosen not in SEVERAL:
-                raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
+            folder, chosen = tables_of_several(output, form)
             if cutouts is not None:
                 importlib.import_module("h5py")
             asked = {
@@ -464,6 +458,23 @@ def search(
                     messages.say(line)
             elif not messages.quiet:
                 show(found)
+
+
+def tables_of_several(output: Path | None, form: str | None) -> tuple[bool, str]:
+    """Whether the output of a search of several files is a folder, with a table of each, and the format of the tables.
+
+    The format is empty without an output.
+    """
+    from skysieve.dedispersion.single_pulse.files import SEVERAL, TABLE_FORMATS
+
+    if output is None:
+        return False, ""
+    if output != STDIO and (output.is_dir() or not output.suffix):
+        return True, table_format(STDIO, form, TABLE_FORMATS)
+    chosen = table_format(output, form, TABLE_FORMATS)
+    if chosen not in SEVERAL:
+        raise ValueError(f"--output {output}: {chosen} has no column for files; expected the name of a folder")
+    return False, chosen
 
 
 def divide(cluster: str, given: dict[str, Any]) -> NoReturn:
