@@ -307,6 +307,7 @@ def test_small_maps_are_smoothed_together(tmp_path, monkeypatch):
     assert sorted(path.name for path in out.glob("*.fits")) == ["0.fits", "2.fits", "3.fits", "4.fits"]
     tables = [pq.read_table(path) for path in sorted(out.glob("part-*.parquet"))]
     assert [table["output"].to_pylist() for table in tables] == [["0.fits", "2.fits"], ["3.fits", "4.fits"]]
+    assert f"wrote {out}: 4 files (4 maps)" in said
 
 
 def test_filterbank_files_are_searched_one_by_one(tmp_path, monkeypatch):

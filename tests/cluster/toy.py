@@ -24,6 +24,8 @@ class Toy:
     variable without which all raise).
     """
 
+    row = "row"
+
     def __init__(self, job: Job, resources: Resources) -> None:
         self.options, self.folder = job.options, job.at(job.output).parent
 

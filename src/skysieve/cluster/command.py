@@ -97,7 +97,7 @@ def report(outcome: Outcome, say: Callable[[str], None], names: Mapping[str, str
         counted(n, what.removesuffix("s"), what) if what.endswith("s") else f"{n:,} {what}"
         for what, n in outcome.counts.items()
     )
-    say(f"wrote {outcome.output}: {counted(outcome.rows, 'row')}" + (f" ({counts})" if counts else ""))
+    say(f"wrote {outcome.output}: {counted(outcome.rows, outcome.row)}" + (f" ({counts})" if counts else ""))
     return FAILED_SOME if outcome.failed or outcome.n_faults else 0
 
 

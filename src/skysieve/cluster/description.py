@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from skysieve import __version__
 from skysieve.core.command import flat_options
@@ -120,7 +120,14 @@ class Work(Protocol):
     """The work of a command for the partitions of a job.
 
     An instance belongs to one process, which computes partition after partition with it.
+
+    Attributes
+    ----------
+    row : str
+        What a row of the partitions' tables is called when rows are counted: "row", or "file" if each row is a file.
     """
+
+    row: ClassVar[str]
 
     def __init__(self, job: Job, resources: Resources) -> None: ...
 

@@ -193,6 +193,8 @@ class Outcome:
         Number of partitions with a table; a partition has none if all of its inputs were left out.
     environments : list of dict
         Versions and processors of the workers; results are reproducible bit for bit if there is only one entry.
+    row : str
+        What a row is called; see `Work`.
     """
 
     output: Path
@@ -206,6 +208,7 @@ class Outcome:
     counts: dict[str, int] = field(default_factory=dict)
     tables: int = 0
     environments: list[dict[str, str]] = field(default_factory=list)
+    row: str = "row"
 
     def enter(self, facts: dict[str, Any]) -> None:
         """Add a partition that is done."""
@@ -313,7 +316,7 @@ class RunFolder:
 
     def outcome(self) -> tuple[Outcome, list[int]]:
         """The outcome so far, and the partitions that are not done."""
-        found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions))
+        found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions), row=self.job.kind.row)
         missing = []
         for number in range(len(self.job.partitions)):
             facts = stored(self.folder, number, self.job.key_of(number))

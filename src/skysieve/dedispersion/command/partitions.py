@@ -35,6 +35,8 @@ FILES = ("plan_file", "mask")
 class DedispWork:
     """See `skysieve.cluster.description.Work`.  A partition is the number of a file."""
 
+    row = "row"
+
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
         self.options = o = job.options | {name: _at(job, job.options[name]) for name in FILES}

@@ -29,6 +29,8 @@ partition takes 10 ms more."""
 class SearchWork:
     """See `skysieve.cluster.description.Work`.  A partition is ``[first, last + 1]`` of the numbers of templates."""
 
+    row = "row"
+
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job, plan = job, job.plan
         o = job.options | {"device": job.device, "threads": resources.threads, "memory": resources.memory}

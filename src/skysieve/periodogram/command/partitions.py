@@ -37,6 +37,8 @@ class PeriodWork:
     A partition is a list of numbers of files, ``[1, 2]``, or a run of rows of one, ``[1, [first, last + 1], banded]``.
     """
 
+    row = "row"
+
     def __init__(self, job: Job, resources: Resources) -> None:
         options = job.options | {
             "device": job.device, "threads": resources.threads, "memory": resources.memory,

@@ -25,6 +25,8 @@ SHARE, TOGETHER = 100, 2**26
 class SmoothWork:
     """See `skysieve.cluster.description.Work`.  A partition is a list of numbers of files of maps."""
 
+    row = "file"
+
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
         self.options = job.options | {"threads": resources.threads, "memory": resources.memory}
