@@ -451,12 +451,20 @@ def test_parts_of_the_command(capsys):
         parse_address("70000", "--listen")
     summary = {
         "data_seconds": 1.0, "seconds": 1.0, "realtime": 1.0, "counts": {}, "stages": {}, "latency_most": None,
-        "sink": dict.fromkeys(names_of("sink"), 0) | {"pictures_later": 2},
+        "end_latency_most": None, "sink": dict.fromkeys(names_of("sink"), 0) | {"pictures_later": 2},
     }  # fmt: skip
     show(summary)
     said = capsys.readouterr().out
     assert "pictures: 0, 2 later" in said
     assert "triggers" not in said
+    assert "latency" not in said
+    show(
+        summary | {"latency_median": 0.5, "latency_most": 0.714, "latency_candidates": 2,
+                   "end_latency_most": 3.02, "end_latency_candidates": 1}
+    )  # fmt: skip
+    said = capsys.readouterr().out.splitlines()
+    assert "latency: median 0.50 s, largest 0.71 s, of 2 candidates before the end of the data" in said
+    assert "latency at the end of the data: largest 3.02 s, of 1 candidate" in said
     state = {
         "counts": dict.fromkeys(names_of("parser", "intake", "ring", "receiver"), 1), "sink": {"candidates": 3},
         "seconds": 5.0, "rate": 1e6, "realtime": 2.0,

@@ -104,6 +104,18 @@ def test_the_last_state_is_that_of_all_data(data, tmp_path):
     assert states[-1]["mjd"] == pytest.approx(end, abs=1e-11)  # the step of an MJD
 
 
+def test_the_summary_has_the_latency_of_every_candidate(data, tmp_path):
+    """Those that the end of the data releases are counted separately."""
+    summary, said = run_feed(lambda i: FileFeed(i, data.fb, 700), data.options, tmp_path)
+    late = [float(row["latency"]) for row in rows_of(tmp_path)]
+    before, at_end = summary["latency_candidates"], summary["end_latency_candidates"]
+    assert before > 0 < at_end
+    assert before + at_end == len(late)
+    assert max(late) == pytest.approx(max(summary["latency_most"], summary["end_latency_most"]), abs=5.1e-4)  # digits
+    announced = [line for line in said if "after its last sample" in line]
+    assert len(announced) == len(late)
+
+
 @pytest.mark.parametrize("nsamp", [7993, 1661])
 def test_the_end_of_a_file_that_fills_no_packet_is_searched(data, tmp_path, nsamp):
     """The zeros that fill the last packet are not searched."""

@@ -28,6 +28,8 @@ from skysieve.dedispersion.stream.search.coincidence import Coincidence
 from .intake import REFUSED, Beam, Feed, Intake
 
 IDLE = 0.005
+MOST_LATENCIES = 10_000
+"""Latest candidates whose latencies are in the summary: before, and at, the end of the data."""
 
 
 class Pipeline:
@@ -65,6 +67,7 @@ class Pipeline:
         self.times = {"unpack": 0.0, "channelise": 0.0, "search": 0.0}
         self.data_seconds = 0.0
         self.latencies: list[float] = []
+        self.latencies_at_end: list[float] = []
         self.previous = PreviousRun() if previous is None else previous
         self.gaps: list[Gap] = []
         self._without_gap = dict(self.previous.marks)
@@ -213,7 +216,11 @@ class Pipeline:
             return []
 
     def _emit(self, candidates: list[Candidate], last: bool = False, over: bool = False) -> None:
-        """Pass candidates through `Coincidence` to the sink; the end of a stream does not count for the latency."""
+        """Pass candidates through `Coincidence` to the sink.
+
+        Latencies of candidates that the end of a beam's data releases are counted separately, because they include the
+        wait for that end.
+        """
         frontiers = {}
         hold = 0.0
         for number, beam in list(self.intake.beams.items()):
@@ -224,9 +231,10 @@ class Pipeline:
         for one in self.coincidence.release(frontiers, last, self._ended):
             late = math.nan if one.arrival is None else time.monotonic() - one.arrival
             one.columns["latency"] = late
-            if not (last or over) and one.arrival is not None:
-                self.latencies.append(late)
-                del self.latencies[:-10_000]
+            if one.arrival is not None:
+                measured = self.latencies_at_end if last or over else self.latencies
+                measured.append(late)
+                del measured[:-MOST_LATENCIES]
             self.sink.add(one)
             self._added += 1
 
@@ -348,7 +356,9 @@ class Pipeline:
             "seconds": time.monotonic() - self._began, "data_seconds": data, "stages": times, "counts": self.counts(),
             "sink": dict(self.sink.counts), "realtime": data / max(sum(times.values()), 1e-9),
             "latency_median": latencies[len(latencies) // 2] if latencies else None,
-            "latency_most": latencies[-1] if latencies else None, "gaps": [gap.row for gap in self.gaps],
+            "latency_most": latencies[-1] if latencies else None, "latency_candidates": len(latencies),
+            "end_latency_most": max(self.latencies_at_end, default=None),
+            "end_latency_candidates": len(self.latencies_at_end), "gaps": [gap.row for gap in self.gaps],
         }  # fmt: skip
 
     def save_summary(self, summary: dict[str, Any]) -> None:

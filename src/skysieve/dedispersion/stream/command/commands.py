@@ -816,7 +816,15 @@ def show(summary: dict[str, Any]) -> None:
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["stages"].items())
     typer.echo(f"processing: {stages}")
     if summary["latency_most"] is not None:
-        typer.echo(f"latency: median {summary['latency_median']:.2f} s, largest {summary['latency_most']:.2f} s")
+        typer.echo(
+            f"latency: median {summary['latency_median']:.2f} s, largest {summary['latency_most']:.2f} s, "
+            f"of {counted(summary['latency_candidates'], 'candidate')} before the end of the data"
+        )
+    if summary["end_latency_most"] is not None:
+        typer.echo(
+            f"latency at the end of the data: largest {summary['end_latency_most']:.2f} s, "
+            f"of {counted(summary['end_latency_candidates'], 'candidate')}"
+        )
     for what in ("pictures", "triggers"):  # only if something went wrong
         bad = {name.removeprefix(f"{what}_"): v for name, v in s.items() if name.startswith(f"{what}_") and v}
         if bad:
