@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -27,6 +28,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    json_text,
     needs,
     number_list,
     option,
@@ -37,6 +39,25 @@ from skysieve.core.command import (
 from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [], [[]], {}, 1.5, [1, 2.5e-300, -3], (4, 5), [True, None, float("inf")], [[1, 2], [], [3]], ["a", "b, c"],
+        [1, "x"], {"a": "[\n1,\n2]", "b": [{"c": [1, 2]}, 3], "[\n": [0]}, ["[", 1, "]"],
+    ],
+)  # fmt: skip
+def test_json_with_lists_of_numbers_on_one_line_is_the_same_json(value):
+    assert json.loads(json_text(value)) == json.loads(json.dumps(value))
+
+
+def test_each_list_of_numbers_is_on_one_line():
+    lines = json_text({"a": [1, None, 2.5], "b": {"c": [[1, 2], [3]]}, "d": ["[", "x"]}).splitlines()
+    assert lines == [
+        "{", ' "a": [1, null, 2.5],', ' "b": {', '  "c": [', "   [1, 2],", "   [3]", "  ]", " },",
+        ' "d": [', '  "[",', '  "x"', " ]", "}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,8 @@ def test_standard_input_and_output(file):
     assert "max 2F" in found.stderr
     table = CliRunner().invoke(app, ["fstat", "search", str(file), *options, "-o", "-", "--format", "json"])
     result = json.loads(table.stdout)
+    edges = ", ".join(map(str, result["histogram_edges"]))
+    assert f' "histogram_edges": [{edges}],' in table.stdout.splitlines()
     assert [row["window"] for row in result["rows"]] == ["rect", "exp"]
     assert "1 template;" in table.stderr
     broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")

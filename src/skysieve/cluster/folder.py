@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
-from skysieve.core.command import check_output
+from skysieve.core.command import check_output, json_text
 from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
 from skysieve.core.parts import InUse, Lock, read_json
 
@@ -312,7 +312,7 @@ class RunFolder:
     def write_manifest(self, state: str, **facts: Any) -> None:
         """Write the manifest: the job, its state and further facts."""
         with written(self.folder / MANIFEST) as path:
-            path.write_text(json.dumps({"state": state, **facts, "job": self.job.facts()}, indent=1), encoding="utf-8")
+            path.write_text(json_text({"state": state, **facts, "job": self.job.facts()}), encoding="utf-8")
 
     def outcome(self) -> tuple[Outcome, list[int]]:
         """The outcome so far, and the partitions that are not done."""

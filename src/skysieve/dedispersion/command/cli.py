@@ -32,6 +32,7 @@ from skysieve.core.command import (
     check_outputs,
     check_picture,
     counted,
+    json_text,
     needs,
     number_list,
     option,
@@ -98,7 +99,7 @@ def info(
     """
     with report_errors(), data.open(files) as fb:
         if as_json:
-            typer.echo(json.dumps(facts_of(fb), indent=1))
+            typer.echo(json_text(facts_of(fb)))
             return
         o = fb.observation
         rows = [

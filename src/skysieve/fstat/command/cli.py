@@ -38,6 +38,7 @@ from skysieve.core.command import (
     check_picture,
     counted,
     flat_options,
+    json_text,
     needs,
     option,
     read_stdin,
@@ -946,7 +947,7 @@ def info(
         facts |= {"bins_with_data": int(bins.occupied.sum())}
         facts["full_grid"] = list(Grid.full(found).shape) if bins.n >= 2 else None
         if as_json:
-            typer.echo(json.dumps(facts, indent=1))
+            typer.echo(json_text(facts))
         else:
             _print_info(facts)
 

@@ -265,11 +265,13 @@ def _write_parquet(table: FileTable, path: Path) -> None:
 
 
 def _write_json(table: FileTable, path: Path) -> None:
+    from skysieve.core.command import json_text
+
     columns = {name: column.tolist() for name, column in table.columns.items()}
     for column in columns.values():
         column[:] = [None if value != value else value for value in column]  # JSON has no NaN
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    path.write_text(json.dumps(table.source._facts() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json_text(table.source._facts() | {"rows": rows}) + "\n", encoding="utf-8")
 
 
 def _write_fits(table: FileTable, path: Path) -> None:
