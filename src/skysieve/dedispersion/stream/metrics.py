@@ -97,10 +97,10 @@ METRICS = (
     Metric("realtime", "Seconds of data searched per second of processing.", "pipeline", "gauge"),
     Metric("load", "Processing time per second of wall time.", "pipeline", "gauge"),
     Metric("ring_fill", "Fraction of the fullest ring that is in use.", "pipeline", "gauge"),
-    Metric("latency", "Seconds from the last sample of the latest pulse to its candidate.", "pipeline", "gauge"),
+    Metric("latency", "Latency of the latest candidate before the end of the data, in seconds.", "pipeline", "gauge"),
     Metric("beams", "Beams received.", "pipeline", "gauge"),
     Metric("data_seconds", "Seconds of data searched.", "pipeline", "gauge"),
-    Metric("mjd", "MJD up to which the data are searched.", "pipeline", "gauge"),
+    Metric("mjd", "MJD up to which the data of the most advanced beam are searched.", "pipeline", "gauge"),
     Metric("status_errors", "Failed writes of status.json.", "process"),
     Metric("page_up", "1 while the live page is served, 0 after it has failed.", "process", "gauge"),
 )  # fmt: skip
