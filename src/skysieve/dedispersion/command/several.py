@@ -153,34 +153,8 @@ def search_each(
     int
         The exit code.
     """
-    from skysieve.dedispersion.single_pulse.files import write_candidates, write_several
-
     names = labels(files)
     outputs.check(names)
-    found: dict[int, Candidates] = {}
-    failed = 0
-    drawing = Lock()
-
-    def searched(number: int, device: str) -> tuple[Candidates, Exception | None]:
-        with opened([files[number]]) as fb:
-            clean, one, mask = search(fb, device, len(devices) == 1)
-            try:
-                with drawing:
-                    write_pictures(outputs, names[number], clean, one, mask)
-            except FILE_ERRORS as error:  # the candidates are written all the same
-                return one, error
-        return one, None
-
-    def report(number: int, error: Exception) -> None:
-        nonlocal failed
-        failed += 1
-        text, file = with_option(one_line(error), DM_NAMES), str(files[number])
-        typer.echo(f"skysieve: {text if file in text else f'{file}: {text}'}", err=True)
-
-    def where(number: int) -> str:
-        return f"{number + 1}/{len(files)} {names[number]}"
-
-    shown = outputs.table != STDIO and not messages.quiet
     with ExitStack() as stack:
         parts = None
         if outputs.resume:
@@ -189,62 +163,145 @@ def search_each(
             stack.callback(parts.close)
             if parts.lock.note:
                 messages.say(f"note: {parts.lock.note}")
-        left: dict[int, Path | None] = {}
-        for number, file in enumerate(files):
-            try:
-                part = None if parts is None else part_of(parts.folder, file)
-                before = None if part is None else finished(part)
-            except FILE_ERRORS as error:
-                report(number, error)
-                continue
-            if before is not None and (not outputs.folder or outputs.table_of(names[number]).exists()):
-                found[number] = before
-                messages.say(f"{where(number)}: was finished before, {counted(len(before), 'candidate')}")
-            else:
-                left[number] = part
+        run = _Run(files, names, outputs, messages)
+        left = run.resume(None if parts is None else parts.folder)
         devices = devices_for(device, [files[number] for number in left], limited)
         if devices[0].startswith("cuda"):
             messages.detail(f"{len(devices)} files at a time are searched on {', '.join(dict.fromkeys(devices))}")
-        results = stack.enter_context(closing(results_of(searched, list(left), devices)))
+        work = _searcher(files, names, opened, search, outputs, alone=len(devices) == 1)
+        results = stack.enter_context(closing(results_of(work, list(left), devices)))
         for (number, part), result in zip(left.items(), results, strict=True):
-            try:
-                one, not_drawn = result()
-            except FILE_ERRORS as error:
-                report(number, error)
-                continue
-            if not_drawn is not None:
-                report(number, not_drawn)
-            if outputs.folder:
-                target = outputs.table_of(names[number])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_candidates(one, target, outputs.form)
-            found[number] = light = without_events(one)
-            if part is not None and not_drawn is None:  # otherwise --resume searches it again, and draws it
-                light.save(part)
-            if shown:
-                loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
-                try:
-                    typer.echo(f"{where(number)}: {counted(len(one), 'candidate')}{loudest}")
-                except OSError:  # nobody reads it, or its disk is full: the table is written all the same
-                    if outputs.table is None:
-                        raise
-                    shown = False
-                    drop_stdout()
-            messages.detail(f"{one.seconds:.2f} s, {one.realtime:.3g} x real time")
-        if not found:
+            run.take(number, part, result)
+        if not run.found:
             return USER_ERROR
-        if outputs.table is not None and not outputs.folder:
-            with output_file(outputs.table, f".{outputs.form}") as path:
-                write_several([(names[number], found[number]) for number in sorted(found)], path, outputs.form)
-        if outputs.table is not None:
-            messages.wrote(
-                outputs.table, f"{counted(sum(map(len, found.values())), 'candidate')} of {counted(len(found), 'file')}"
-            )
-        if failed:
-            messages.say(f"{failed} of {counted(len(files), 'file')} could not be searched, or drawn")
+        run.write_table()
+        if run.failed:
+            messages.say(f"{run.failed} of {counted(len(files), 'file')} could not be searched, or drawn")
         elif parts is not None:
             parts.remove()
-    return FAILED_SOME if failed else 0
+    return FAILED_SOME if run.failed else 0
+
+
+def _searcher(
+    files: list[Path], names: list[str], opened: Callable[[list[Path]], Any], search: Search, outputs: Outputs,
+    alone: bool,
+) -> Callable[[int, str], tuple[Candidates, Exception | None]]:  # fmt: skip
+    """Return a function that searches a file on a device and draws it.
+
+    The function returns the candidates, and the error if they could not be drawn.  ``alone``: files are searched one
+    after another, with a progress bar.
+    """
+    drawing = Lock()
+
+    def searched(number: int, device: str) -> tuple[Candidates, Exception | None]:
+        with opened([files[number]]) as fb:
+            clean, one, mask = search(fb, device, alone)
+            try:
+                with drawing:
+                    write_pictures(outputs, names[number], clean, one, mask)
+            except FILE_ERRORS as error:  # the candidates are written all the same
+                return one, error
+        return one, None
+
+    return searched
+
+
+class _Run:
+    """The candidates of the files of a run, what is printed about them, and the tables.
+
+    Attributes
+    ----------
+    found : dict of int to Candidates
+        The candidates of each file that is finished, without events.
+    failed : int
+        Number of files that could not be searched, or drawn.
+    """
+
+    def __init__(self, files: list[Path], names: list[str], outputs: Outputs, messages: Messages) -> None:
+        self.files, self.names, self.outputs, self.messages = files, names, outputs, messages
+        self.found: dict[int, Candidates] = {}
+        self.failed = 0
+        self._shown = outputs.table != STDIO and not messages.quiet
+
+    def resume(self, folder: Path | None) -> dict[int, Path | None]:
+        """Take the files that an earlier run finished.
+
+        Returns
+        -------
+        dict of int to Path or None
+            The files that are left to search, and where the candidates of each are to be stored in ``folder``.
+        """
+        left: dict[int, Path | None] = {}
+        for number, file in enumerate(self.files):
+            try:
+                part = None if folder is None else part_of(folder, file)
+                before = None if part is None else finished(part)
+            except FILE_ERRORS as error:
+                self._report(number, error)
+                continue
+            if before is not None and (not self.outputs.folder or self.outputs.table_of(self.names[number]).exists()):
+                self.found[number] = before
+                self.messages.say(f"{self._where(number)}: was finished before, {counted(len(before), 'candidate')}")
+            else:
+                left[number] = part
+        return left
+
+    def take(self, number: int, part: Path | None, result: Callable[[], tuple[Candidates, Exception | None]]) -> None:
+        """Take the result of a file: write its table, store its candidates in ``part``, and print them."""
+        from skysieve.dedispersion.single_pulse.files import write_candidates
+
+        try:
+            one, not_drawn = result()
+        except FILE_ERRORS as error:
+            self._report(number, error)
+            return
+        if not_drawn is not None:
+            self._report(number, not_drawn)
+        if self.outputs.folder:
+            target = self.outputs.table_of(self.names[number])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_candidates(one, target, self.outputs.form)
+        self.found[number] = light = without_events(one)
+        if part is not None and not_drawn is None:  # otherwise --resume searches it again, and draws it
+            light.save(part)
+        self._show(number, one)
+
+    def write_table(self) -> None:
+        """Write the table of all files, unless each has its own."""
+        from skysieve.dedispersion.single_pulse.files import write_several
+
+        table, found = self.outputs.table, self.found
+        if table is None:
+            return
+        if not self.outputs.folder:
+            with output_file(table, f".{self.outputs.form}") as path:
+                write_several(
+                    [(self.names[number], found[number]) for number in sorted(found)], path, self.outputs.form
+                )
+        self.messages.wrote(
+            table, f"{counted(sum(map(len, found.values())), 'candidate')} of {counted(len(found), 'file')}"
+        )
+
+    def _show(self, number: int, one: Candidates) -> None:
+        if self._shown:
+            loudest = f", S/N {one.snr[0]:.2f} at DM {one.dm[0]:.3f}, {one.time[0]:.6f} s" if len(one) else ""
+            try:
+                typer.echo(f"{self._where(number)}: {counted(len(one), 'candidate')}{loudest}")
+            except OSError:  # nobody reads it, or its disk is full: the table is written all the same
+                if self.outputs.table is None:
+                    raise
+                self._shown = False
+                drop_stdout()
+        self.messages.detail(f"{one.seconds:.2f} s, {one.realtime:.3g} x real time")
+
+    def _report(self, number: int, error: Exception) -> None:
+        """Count and print an error of a file."""
+        self.failed += 1
+        text, file = with_option(one_line(error), DM_NAMES), str(self.files[number])
+        typer.echo(f"skysieve: {text if file in text else f'{file}: {text}'}", err=True)
+
+    def _where(self, number: int) -> str:
+        return f"{number + 1}/{len(self.files)} {self.names[number]}"
 
 
 FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
