@@ -72,8 +72,8 @@ def templates(count, seed=5, sky=False, n=BINS, signal=1):
     return [
         bin_atoms(
             synth_atoms(
-                T0, n * T, inject=injection if i == signal else None, gaps=[gap], offsets=[0, 700], ra=(0.5 + sky * i) % 6,
-                seed=seed + i,
+                T0, n * T, inject=injection if i == signal else None, gaps=[gap], offsets=[0, 700],
+                ra=(0.5 + sky * i) % 6, seed=seed + i,
             )
         )
         for i in range(count)
