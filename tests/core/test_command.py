@@ -28,7 +28,6 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
-    json_text,
     needs,
     number_list,
     option,
@@ -37,6 +36,7 @@ from skysieve.core.command import (
     with_option,
 )
 from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint
+from skysieve.core.table_files import json_text
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
-from skysieve.core.command import check_output, json_text
+from skysieve.core.command import check_output
 from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
 from skysieve.core.parts import InUse, Lock, read_json
+from skysieve.core.table_files import json_text
 
 from .description import Job, OutputError, Part, folder_of
 

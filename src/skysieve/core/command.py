@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
     "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
-    "json_text", "needs", "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts",
+    "needs", "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts",
     "table_format", "terminal", "with_option", "write_stdout",
 ]  # fmt: skip
 
@@ -444,26 +443,6 @@ def counted(number: int, what: str, several: str | None = None) -> str:
     ('1 candidate', '1,200 candidates', '2 searches')
     """
     return f"{number:,} {what if number == 1 else several or what + 's'}"
-
-
-_NUMBERS = re.compile(r'\[\n([^][{}"]*)\]')
-"""A list of numbers in indented JSON.  The line break is not inside a string: JSON writes it as ``\\n`` there."""
-
-
-def json_text(value: Any) -> str:
-    """Indented JSON with each list of numbers on one line.
-
-    >>> print(json_text({"name": "x", "shape": [2, 3], "gaps": [[0, 1], [5, 9]]}))
-    {
-     "name": "x",
-     "shape": [2, 3],
-     "gaps": [
-      [0, 1],
-      [5, 9]
-     ]
-    }
-    """
-    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(value, indent=1))
 
 
 def read_stdin() -> bytes:

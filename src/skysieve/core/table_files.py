@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "FORMATS", "Table", "TableFormat", "ascii_text", "check_format", "needs_package", "table_bytes", "write_table",
+    "FORMATS", "Table", "TableFormat", "ascii_text", "check_format", "json_text", "needs_package", "table_bytes",
+    "write_table",
 ]  # fmt: skip
 
 Columns = Mapping[str, "NDArray[Any]"]
+_NUMBERS = re.compile(r'\[\n([^][{}"]*)\]')
+"""A list of numbers in indented JSON.  The line break is not inside a string: JSON writes it as ``\\n`` there."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,22 @@ def _astropy(table: Table) -> AstropyTable:
     for name, unit in table.units.items():
         made[name].unit = unit
     return made
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON with each list of numbers on one line.
+
+    >>> print(json_text({"name": "x", "shape": [2, 3], "gaps": [[0, 1], [5, 9]]}))
+    {
+     "name": "x",
+     "shape": [2, 3],
+     "gaps": [
+      [0, 1],
+      [5, 9]
+     ]
+    }
+    """
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(value, indent=1))
 
 
 def ascii_text(text: str) -> str:

@@ -32,7 +32,6 @@ from skysieve.core.command import (
     check_outputs,
     check_picture,
     counted,
-    json_text,
     needs,
     number_list,
     option,
@@ -42,6 +41,7 @@ from skysieve.core.command import (
 )
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
+from skysieve.core.table_files import json_text
 from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.search_options import CleanOption, IgnoreOption
 

@@ -38,7 +38,6 @@ from skysieve.core.command import (
     check_picture,
     counted,
     flat_options,
-    json_text,
     needs,
     option,
     read_stdin,
@@ -48,6 +47,7 @@ from skysieve.core.command import (
     write_stdout,
 )
 from skysieve.core.files import save_figure, written
+from skysieve.core.table_files import json_text
 from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, WindowName
 
 from . import sfts as sft_options

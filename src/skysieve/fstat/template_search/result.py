@@ -15,7 +15,7 @@ from skysieve.core.files import write_parquet, written
 from skysieve.core.result import Result
 from skysieve.core.table_files import FORMATS as TABLE_FORMATS
 from skysieve.core.table_files import Table as FileTable
-from skysieve.core.table_files import TableFormat, ascii_text, check_format
+from skysieve.core.table_files import TableFormat, ascii_text, check_format, json_text
 from skysieve.fstat.archive import GRID, JSON, pack, read_archive, unpack
 from skysieve.fstat.inputs.grid import Grid
 
@@ -265,8 +265,6 @@ def _write_parquet(table: FileTable, path: Path) -> None:
 
 
 def _write_json(table: FileTable, path: Path) -> None:
-    from skysieve.core.command import json_text
-
     columns = {name: column.tolist() for name, column in table.columns.items()}
     for column in columns.values():
         column[:] = [None if value != value else value for value in column]  # JSON has no NaN
