@@ -303,6 +303,23 @@ def test_plots(batch: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_folder_is_left_without_pictures(tmp_path: Path) -> None:
+    """Neither where nothing can be read nor where no object has a period; a folder of the user's stays."""
+    pytest.importorskip("matplotlib")
+    few, bad, folder, mine = (tmp_path / name for name in ("few.csv", "bad.csv", "plots", "mine"))
+    few.write_text("mjd,mag,magerr\n59000,15,0.1\n59001,15.2,0.1\n")
+    bad.write_text("nothing\n1\n")
+    mine.mkdir()
+    for target in (folder, mine):
+        for file, code in ((few, 0), (bad, 2)):
+            result = run("period", file, *GRID, "--plot", target)
+            assert result.exit_code == code, result.stderr
+            assert "pictures" not in result.stderr
+    assert not folder.exists()
+    assert mine.is_dir()
+
+
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_costs_itself(batch: Path, tmp_path: Path) -> None:
     """The table and the other pictures are written all the same."""
     pytest.importorskip("matplotlib")

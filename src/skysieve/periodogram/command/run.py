@@ -118,6 +118,8 @@ class PeriodRun:
     not_plotted: list[str] = field(default_factory=list)
     """Why pictures could not be written."""
     pictures: set[str] = field(default_factory=set)
+    new_folder: Path | None = None
+    """The folder of pictures, if this run made it."""
     noted: set[str] = field(default_factory=set)
     lost: int = 0
     flat: int = 0
@@ -203,7 +205,9 @@ class PeriodRun:
                 raise UserError(
                     f"--plot {path}: the folder holds pictures ({before[0].name}); use --overwrite to replace them"
                 )
-            path.mkdir(exist_ok=True)
+            if not path.is_dir():
+                path.mkdir()
+                self.new_folder = path
         except (OSError, ValueError, ImportError) as e:
             raise UserError(str(e)) from None
 
@@ -224,9 +228,11 @@ class PeriodRun:
             raise UserError(one_line(e) or type(e).__name__) from e
 
     def close(self) -> None:
-        """Release the lock of the output."""
+        """Release the lock of the output, and remove a new folder of pictures that is still empty."""
         if self.parts is not None:
             self.parts.close()
+        if self.new_folder is not None and self.new_folder.is_dir() and not any(self.new_folder.iterdir()):
+            self.new_folder.rmdir()
 
     def search_all(self, files: list[Path], wanted: Wanted) -> int:
         """Search the files one after another, and write the results; returns the exit code."""
@@ -320,7 +326,7 @@ class PeriodRun:
         separate = self.request.multiband == "separate"
         for line in summary(merged, seconds, len(self.found), self.flagged, separate):
             self.say(line)
-        if self.plot is not None and (self.plotted or not self.not_plotted):
+        if self.plot is not None and self.plotted:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         if self.not_plotted:
             more = len(self.not_plotted) - 1
