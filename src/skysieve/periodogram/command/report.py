@@ -179,11 +179,16 @@ def left_out(missing: Mapping[str, int], n_rows: int) -> list[str]:
 
 
 def summary(
-    found: Found, seconds: float, n_files: int, marked: Mapping[str, int] | None = None, separate: bool = False
+    found: Found,
+    seconds: float,
+    n_files: int,
+    marked: Mapping[str, int] | None = None,
+    separate: bool = False,
+    noted: bool = False,
 ) -> list[str]:
     """Lines on the number of objects and points, the time and the methods; then on what was left out.
 
-    ``separate``: bands of too few rows are left out.
+    ``separate``: bands of too few rows are left out.  ``noted``: notes have said which rows were left out.
     """
     n, points = len(found), int(found.n_used.sum())
     bad = found.status[found.status != Status.OK]
@@ -201,7 +206,7 @@ def summary(
     listed = [f"{n:,} {why}" for why, n in flagged.items()]
     if missing > 0:
         listed.append(f"{missing:,} with missing or infinite values" + " or in a band of too few rows" * separate)
-    if dropped and listed:
+    if dropped and listed and not noted:
         lines.append(rows + ", ".join(listed))
     if len(bad):
         why = ", ".join(f"{c:,} ({Status(k).text})" for k, c in Counter(bad.tolist()).most_common())

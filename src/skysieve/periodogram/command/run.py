@@ -123,6 +123,8 @@ class PeriodRun:
     noted: set[str] = field(default_factory=set)
     lost: int = 0
     flat: int = 0
+    rows_noted: int = 0
+    """Rows that notes say were left out."""
     parts: Parts | None = None
     rows: Callable[..., None] | None = None
     """Takes rows of a table that is written during the search."""
@@ -324,7 +326,9 @@ class PeriodRun:
         if not self.messages.quiet and self.output != STDIO:
             show_periods(self.messages.console, self.found, self.request)
         separate = self.request.multiband == "separate"
-        for line in summary(merged, seconds, len(self.found), self.flagged, separate):
+        # the notes on a single file have named these rows, unless parts of an earlier run or bands add others
+        noted = self.n_files == 1 and int(merged.n_dropped.sum()) == self.rows_noted
+        for line in summary(merged, seconds, len(self.found), self.flagged, separate, noted):
             self.say(line)
         if self.plot is not None and self.plotted:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
@@ -485,6 +489,7 @@ class PeriodRun:
                 raise BadFile(f"has no row left: all are {', '.join(refused)}{advice}")
             self._add_rows(1)
         self.flagged.update(curves.left_out)
+        self.rows_noted += sum(curves.missing().values()) + self.lost
         if self.treatment.phase_model is not None:
             for line in what_was_done(first, self.lost, self.flat):
                 self.say(f"note: {line}")
