@@ -410,6 +410,24 @@ def test_standard_input_and_output(batch: Path, tmp_path: Path) -> None:
     assert "- is given twice" in run("period", "-", "-").stderr
 
 
+def test_errors_of_the_search_name_options(batch: Path) -> None:
+    """The options that were given, and those of periods for a range that was not."""
+    advice = "Lower the highest frequency ({}), --nf or --samples-per-peak, or check"
+    finest = ("--samples-per-peak", "1e12")
+    for options, message in (
+        (("--min-period", "1e-12"), advice.format("--min-period")),
+        (("--fmax", "1e12"), advice.format("--fmax")),
+        (finest, advice.format("--min-period")),
+        ((*finest, "--dry-run"), advice.format("--min-period")),
+        (("--fmin", "1", "--fmax", "2", "--nf", "1"), "--nf 1; a grid from --fmin to --fmax needs at least 2"),
+        (("--method", "finufft", "--nterms", "2"), "use 'auto', 'direct' or 'nufft' with other --nterms"),
+    ):
+        result = run("period", batch, *options)
+        assert result.exit_code != 0
+        assert message in result.stderr
+        assert result.stdout == ""
+
+
 def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     out.write_text("mine")

@@ -1,7 +1,8 @@
-"""Output of ``skysieve period`` on the terminal: a progress bar, a table of periods, a summary."""
+"""Output of ``skysieve period`` on the terminal: a progress bar, a table of periods, a summary, words of errors."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from skysieve.core.command import counted
+from skysieve.core.command import counted, given, with_option
 from skysieve.periodogram.contract import Status
 from skysieve.periodogram.survey import METHOD_NAMES
 
@@ -27,6 +28,11 @@ WIDE = 200
 """Width of the table in files and pipes, whose rows are not folded."""
 PLAIN_EVERY = 10.0
 """Seconds between two lines of progress without a terminal."""
+ARGUMENTS = {
+    "fmin": ("--max-period", "--fmin"), "fmax": ("--min-period", "--fmax"), "nf": ("--nf",),
+    "samples_per_peak": ("--samples-per-peak",), "nterms": ("--nterms",), "n_peaks": ("--peaks",),
+}  # fmt: skip
+"""Options that set arguments of a search; the first one is named unless the user gave another."""
 
 
 class _Task(Protocol):
@@ -212,3 +218,20 @@ def summary(
         why = ", ".join(f"{c:,} ({Status(k).text})" for k, c in Counter(bad.tolist()).most_common())
         lines.append(f"{len(bad):,} of {n:,} without a period: {why}")
     return lines
+
+
+def in_options(text: str) -> str:
+    """The text of an error of a search, with the names of `ARGUMENTS` replaced by options.
+
+    Values such as ``fmin=0.1`` are those of the search, and not changed unless the user gave the option.
+
+    >>> in_options("lower the highest frequency (fmax), nf or samples_per_peak")
+    'lower the highest frequency (--min-period), --nf or --samples-per-peak'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        options = ARGUMENTS[found[0]]
+        return next(iter(given(*options)), options[0])
+
+    names = "|".join(ARGUMENTS)
+    return re.sub(rf"(?<![\w./'\"-])({names})(?![\w=/'\"-]|\.\w)", option, with_option(text))

@@ -252,6 +252,7 @@ class PeriodRun:
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
 
         from .rates import clocks, prediction
+        from .report import in_options
 
         for file in files:
             if file == STDIO:
@@ -265,8 +266,11 @@ class PeriodRun:
                     before = clocks()
                     curves = self._streamed(file, wanted) or curves
                 facts = prediction(curves, self.request, before.elapsed())
-            except (BadFile, MissingColumn, ValueError, SkysieveError) as e:
+            except (BadFile, MissingColumn) as e:
                 self._bad(f"{file}: {str(e).splitlines()[0]}")
+                continue
+            except (ValueError, SkysieveError) as e:
+                self._bad(f"{file}: {in_options(str(e).splitlines()[0])}")
                 continue
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
@@ -418,6 +422,7 @@ class PeriodRun:
         from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
         from .plot_files import is_picture
+        from .report import in_options
 
         self.lost = self.flat = 0
         if self.plot is not None and is_picture(self.plot) and len(curves) > 1:
@@ -432,9 +437,11 @@ class PeriodRun:
             self._search_file(number, file, label, curves)
         except ValueError as e:
             about = f"{file}: " if isinstance(e, BadFile) or self.n_files > 1 else ""
+            text = str(e).splitlines()[0]
+            text = about + (text if isinstance(e, BadFile) else in_options(text))
             if self.n_files == 1:
-                raise UserError(about + str(e).splitlines()[0]) from e
-            self._bad(about + str(e).splitlines()[0])  # the other files are searched all the same
+                raise UserError(text) from e
+            self._bad(text)  # the other files are searched all the same
         except SkysieveError as e:
             more = "; --memory sets the budget" if isinstance(e, MemoryBudgetError) else ""
             raise UserError(str(e).splitlines()[0] + more) from e

@@ -323,7 +323,7 @@ def check_count(count: float) -> None:
         raise ValueError(
             f"the grid would have {count:.3g} frequencies for one light curve (its powers alone would take "
             f"{format_bytes(8 * count)}); at most {MAX_FREQUENCIES:.0e} can be searched. Lower the highest "
-            "frequency (fmax, or raise the shortest period), nf or samples_per_peak, or check the unit of the times"
+            "frequency (fmax), nf or samples_per_peak, or check the unit of the times"
         )
 
 
