@@ -530,6 +530,25 @@ def test_flags_in_a_struct_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert f"{bad} flagged by lc.catflags (bit 32768: bad data of ZTF)" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("form", ["rows", "lists", "struct of lists", "numbered bands"])
+def test_bands_are_counted_for_each_object(form: str, small_pieces: None, tmp_path: Path) -> None:
+    """Also for an object whose rows are in several batches, where the band changes from one batch to the next."""
+    table = rows()
+    _, owner, counts = np.unique(table["objectid"], return_inverse=True, return_counts=True)
+    for change, several in ((False, False), (True, True)):
+        table["filter"] = np.array(["zg", "zr"])[owner % 2]
+        if change:
+            of_one = np.flatnonzero(owner == np.argmax(counts))
+            later = of_one[of_one // 50 > of_one[0] // 50]
+            table["filter"][later] = np.where(table["filter"][of_one[0]] == "zg", "zr", "zg")
+        path = write(tmp_path / "a.parquet", FORMS[form](table), 3 if "lists" in form else 50)
+        curves = stream.open_stream(path, Wanted())
+        assert curves is not None
+        assert curves.several_bands is several
+        assert len(curves.bands) == 2
+        assert curves.anew().several_bands is several
+
+
 def test_a_band_that_does_not_exist(small_pieces: None, tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", rows(), 100)
     result = run("period", path, *GRID, "--band", "K")

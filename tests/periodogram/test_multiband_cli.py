@@ -73,6 +73,26 @@ def test_terms_of_several_bands(survey: Path) -> None:
         assert words in run("period", survey, *GRID, *options).stderr
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_objects_of_one_band_each_are_fitted_by_one_term(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object id of ZTF has one band; one object of two bands is enough for the model of several."""
+    monkeypatch.setattr("skysieve.periodogram.lightcurves.stream.FEWEST_ROWS", 0)  # Parquet is read in pieces
+    columns = table()
+    columns["band"] = np.array(["g", "r", "g"])[columns["id"]]
+    write_table(columns, tmp_path / name)
+    result = run("period", tmp_path / name, *GRID, "-o", tmp_path / "p.ecsv")
+    assert result.exit_code == 0, result.stderr
+    assert "bands" not in result.stderr
+    t, y, dy = (columns[k][columns["id"] == 1] for k in ("mjd", "mag", "err"))
+    alone = skysieve.lombscargle(t, y, dy, fmin=0.2, fmax=3, nf=1500, device="cpu")
+    assert Table.read(tmp_path / "p.ecsv")["power"][1] == pytest.approx(float(alone.best_power), rel=1e-9)
+    columns["band"][-1] = "r"
+    write_table(columns, tmp_path / name)
+    assert "rows of 2 bands (g, r) are searched together" in run("period", tmp_path / name, *GRID).stderr
+
+
 def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> None:
     columns = table()
     for options in (("--multiband", "none"), ("--no-fit-mean",)):

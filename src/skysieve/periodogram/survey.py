@@ -73,7 +73,7 @@ class Request:
     band_terms: int | None = None
 
     def banded(self, curves: LightCurves | CurveStream) -> bool:
-        """Whether there are several bands that the model distinguishes."""
+        """Whether an object has several bands that the model distinguishes; all objects of a file have one model."""
         return self.multiband != "none" and curves.several_bands
 
     @property

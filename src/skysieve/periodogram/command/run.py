@@ -387,10 +387,10 @@ class PeriodRun:
         return curves
 
     def _about_bands(self, curves: LightCurves | CurveStream) -> list[str]:
-        """A note for the user: how several bands are searched."""
-        names = sorted(map(str, curves.bands))
-        if len(names) < 2:
+        """A note for the user: how objects with rows of several bands are searched."""
+        if not curves.several_bands:
             return []
+        names = sorted(map(str, curves.bands))
         model = self.request.multiband
         some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         how = "are searched as one series"

@@ -111,8 +111,8 @@ class LightCurves:
 
     @property
     def several_bands(self) -> bool:
-        """Whether there are rows of more than one band."""
-        return self.band is not None and bool((self.band != self.band[:1]).any())
+        """Whether an object has rows of more than one band."""
+        return self.band is not None and bands_change(self.band, self.offsets)
 
     def pieces(self) -> AbstractContextManager[Iterator[LightCurves]]:
         """The light curves as an iterator with one piece; the interface is that of `CurveStream`."""
@@ -156,6 +156,18 @@ class LightCurves:
         while edges[-1] < len(self):
             edges.append(self.stop_after(edges[-1], objects, rows))
         return edges
+
+
+def bands_change(band: NDArray[Any], starts: NDArray[np.int64]) -> bool:
+    """Whether the band changes between rows of one object, where objects begin at the rows ``starts``.
+
+    >>> band = np.array(["g", "g", "r"])
+    >>> bands_change(band, np.array([0, 2])), bands_change(band, np.array([0, 1]))
+    (False, True)
+    """
+    changes = np.append(False, band[1:] != band[:-1])
+    changes[starts[starts < len(changes)]] = False
+    return bool(changes.any())
 
 
 def read_light_curves(

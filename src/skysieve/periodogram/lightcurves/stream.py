@@ -7,7 +7,8 @@ of unusual types, and small files, are read whole by `io`, which also raises the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from .column_names import (
     refuse_rounded,
 )
 from .flags import has_bits, mission
-from .io import LightCurves, error_of_flux, leave_out_two_dates, marked, same_times
+from .io import LightCurves, bands_change, error_of_flux, leave_out_two_dates, marked, same_times
 from .parquet import (
     ListRows,
     Lists,
@@ -84,6 +85,8 @@ class CurveStream:
     bands : numpy.ndarray
         Names of all bands, in order; the bands of pieces are indices into them.  If only one
         band is searched, its name.
+    several_bands : bool
+        Whether an object has rows of more than one band; for a range of rows, whether the file has several bands.
     treat : callable
         Called with each piece.
     left_out, rows_missing : Counter
@@ -104,6 +107,7 @@ class CurveStream:
     value_name: str
     notes: list[str]
     bands: NDArray[Any]
+    several_bands: bool
     _file: _File
     _offsets: NDArray[np.int64] | None
     _band: int | None = None
@@ -118,11 +122,6 @@ class CurveStream:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    @property
-    def several_bands(self) -> bool:
-        """Whether there are rows of more than one band."""
-        return len(self.bands) > 1
 
     def edges(self, objects: int, rows: int) -> list[int]:
         """Rows of the file (objects, where they are lists) at which it can be divided into runs of whole objects.
@@ -150,8 +149,8 @@ class CurveStream:
             first, last = np.searchsorted(self._offsets, [start, stop])
             ids, offsets, rows = self.ids[first:last], self._offsets[first : last + 1] - start, stop - start
         return CurveStream(
-            self.path, ids, rows, self.taken, self.value_name, self.notes, self.bands, file, offsets, self._band,
-            self.treat,
+            self.path, ids, rows, self.taken, self.value_name, self.notes, self.bands, self.several_bands, file,
+            offsets, self._band, self.treat,
         )  # fmt: skip
 
     def anew(self) -> CurveStream:
@@ -345,7 +344,7 @@ class _File:
         used = (name for role, name in self.roles.items() if role != "id")
         return list(dict.fromkeys(self.lists[name][0] if name in self.lists else name for name in used))
 
-    def batches(self, decode: Callable[[_Batch], _Batch], columns: list[str] | None = None) -> Iterator[_Batch]:
+    def batches(self, decode: Callable[[_Batch], _Batch], columns: list[str] | None = None) -> Generator[_Batch]:
         """The rows of the file in order, read and decoded by several threads; more of them where it is one column."""
         threads = min(READERS if columns is None else SCANNERS, usable_cores())
         return in_parallel((self._read(*part, columns or self.needed, decode) for part in self._parts()), threads)
@@ -569,9 +568,10 @@ def _opened(
         if not named.size and not divided:
             raise _Whole
         only, bands = (int(named[0]), bands[named]) if named.size else (NO_BAND, np.array([band]))
+    bounds = None if lists else offsets
+    several = len(bands) > 1 and (divided or _several_bands(file, bounds))
     return CurveStream(
-        path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands,
-        file, None if lists else offsets, only,
+        path, ids, n_rows, columns.taken(names), names[columns.mag], notes, bands, several, file, bounds, only,
     )  # fmt: skip
 
 
@@ -649,3 +649,34 @@ def _band_names(file: _File) -> NDArray[Any]:
 
     batches = [_readable(batch).data["names"] for batch in file.batches(names, [column])]
     return np.unique(np.concatenate(batches))
+
+
+def _several_bands(file: _File, offsets: NDArray[np.int64] | None) -> bool:
+    """Whether an object has rows of several bands; the bands are read up to the first such object."""
+    name = file.roles["band"]
+    column, child = file.lists.get(name, (name, None))
+    if offsets is None and name not in file.lists:  # lists of rows beside one band
+        return False
+
+    def bands(batch: _Batch) -> _Batch:
+        values = batch.table.column(column)
+        if offsets is None:
+            counts, values = flattened(values.combine_chunks(), child)
+            starts = np.cumsum(counts) - counts
+        else:
+            first, last = np.searchsorted(offsets, [batch.start, batch.stop])
+            starts = offsets[first:last] - batch.start
+        batch.data = {"band": file._converted("band", values), "start": starts}
+        return batch
+
+    last = None  # band of the row before the batch
+    with closing(file.batches(bands, [column])) as batches:
+        for batch in batches:
+            band, starts = (_readable(batch).data[key] for key in ("band", "start"))
+            if not len(band):
+                continue
+            continues = last is not None and 0 not in starts[:1]
+            if bands_change(band, starts) or (continues and band[0] != last):
+                return True
+            last = band[-1]
+    return False
