@@ -81,7 +81,7 @@ def periods(
         ``normalization``, ``method``, ``device``, ``dtype``, ``memory`` as for `skysieve.lombscargle`; with several
         bands also ``model`` of `skysieve.lombscargle_multiband`, or "none" to search all rows as one series.  As in
         ``skysieve period``, an end of the range that is not given is "auto", there are 10 samples a peak, and several
-        bands are fitted with two terms and a mean for each band.
+        bands are fitted with two terms and a mean for each band; here also if each object has rows of one band only.
 
     Returns
     -------
