@@ -243,7 +243,7 @@ def test_more_work_is_predicted_to_take_longer(monkeypatch):
 
     def seconds(words: list[str]) -> float:
         number, unit = re.search(r"processor +(\S+) (\w+)", dry_run(words)).groups()
-        return float(number) * {"ms": 1e-3, "s": 1, "h": 3600, "d": 86400}[unit]
+        return float(number) * {"ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}[unit]
 
     words = pulses()
     assert seconds(words) < seconds([*words[:-3], "200", *words[-2:]])
