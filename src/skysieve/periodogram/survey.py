@@ -259,8 +259,8 @@ def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
     if banded and not BAND_MODELS[request.multiband].one_series:
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
     normalization = arguments.get("normalization", "standard")
-    terms = min(request.terms(banded), 1)  # `fap.series_probability` holds for more
-    return fap.no_formula("baluev", normalization, terms, True, has_dy)
+    # of one term, because `fap.series_probability` holds for more
+    return fap.no_formula("baluev", normalization, 1, True, has_dy)
 
 
 def probabilities(

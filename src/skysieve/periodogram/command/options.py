@@ -13,7 +13,7 @@ TermsOption = Annotated[
     int | None,
     option(
         "--nterms",
-        help="Number of Fourier terms. The default is 1, and 2 for several bands.",
+        help="Number of Fourier terms. The default is 1, and 2 for objects in several bands.",
         panel=SEARCH,
         metavar="N",
         min=1,

@@ -17,7 +17,7 @@ from skysieve.periodogram.lightcurves.io import LightCurves, read_light_curves
 from skysieve.periodogram.lightcurves.stream import CurveStream, open_stream
 from skysieve.periodogram.survey import Found, join, search
 
-from .report import in_options
+from .report import with_search_options
 from .run import PeriodRun
 from .search_options import SearchOptions, read_options
 
@@ -103,7 +103,7 @@ class PeriodWork:
             except (BadFile, MissingColumn) as error:
                 faults.append(f"{self.files[number]}: {str(error).splitlines()[0]}")
             except ValueError as error:
-                faults.append(f"{self.files[number]}: {in_options(str(error).splitlines()[0])}")
+                faults.append(f"{self.files[number]}: {with_search_options(str(error).splitlines()[0])}")
             except OSError as error:
                 faults.append(f"{self.files[number]}: {error.strerror or error}")
             else:

@@ -220,12 +220,12 @@ def summary(
     return lines
 
 
-def in_options(text: str) -> str:
+def with_search_options(text: str) -> str:
     """The text of an error of a search, with the names of `ARGUMENTS` replaced by options.
 
     Values such as ``fmin=0.1`` are those of the search, and not changed unless the user gave the option.
 
-    >>> in_options("lower the highest frequency (fmax), nf or samples_per_peak")
+    >>> with_search_options("lower the highest frequency (fmax), nf or samples_per_peak")
     'lower the highest frequency (--min-period), --nf or --samples-per-peak'
     """
 

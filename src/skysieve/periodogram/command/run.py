@@ -252,7 +252,7 @@ class PeriodRun:
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves
 
         from .rates import clocks, prediction
-        from .report import in_options
+        from .report import with_search_options
 
         for file in files:
             if file == STDIO:
@@ -270,7 +270,7 @@ class PeriodRun:
                 self._bad(f"{file}: {str(e).splitlines()[0]}")
                 continue
             except (ValueError, SkysieveError) as e:
-                self._bad(f"{file}: {in_options(str(e).splitlines()[0])}")
+                self._bad(f"{file}: {with_search_options(str(e).splitlines()[0])}")
                 continue
             except OSError as e:
                 self._bad(f"{file}: {e.strerror or e}")
@@ -422,7 +422,7 @@ class PeriodRun:
         from skysieve.periodogram.lightcurves.io import BadFile, LightCurves
 
         from .plot_files import is_picture
-        from .report import in_options
+        from .report import with_search_options
 
         self.lost = self.flat = 0
         if self.plot is not None and is_picture(self.plot) and len(curves) > 1:
@@ -438,7 +438,7 @@ class PeriodRun:
         except ValueError as e:
             about = f"{file}: " if isinstance(e, BadFile) or self.n_files > 1 else ""
             text = str(e).splitlines()[0]
-            text = about + (text if isinstance(e, BadFile) else in_options(text))
+            text = about + (text if isinstance(e, BadFile) else with_search_options(text))
             if self.n_files == 1:
                 raise UserError(text) from e
             self._bad(text)  # the other files are searched all the same

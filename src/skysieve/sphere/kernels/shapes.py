@@ -139,7 +139,7 @@ class Window(Harmonic):
         """Read a window from a FITS file (see `from_fits`) or a text file with columns b_l, or l and b_l.
 
         Columns of errors may follow b_l, as in the files of WMAP and ACT; they are not used.  ``#`` begins a comment.
-        The name of a FITS file may end in that of an extension, as in ``"RIMO.fits[BEAMWF_030X030]"``.
+        Brackets after the name of a FITS file select one of its extensions: ``"RIMO.fits[BEAMWF_030X030]"``.
 
         Raises
         ------
@@ -583,7 +583,7 @@ class KernelOption:
     Attributes
     ----------
     metavar, help : str
-        Placeholder of the value, and help text of the option.
+        What the help screen shows for the value, such as ANGLE, and the help text of the option.
     read : callable
         Makes the kernel from the text of the option.
     """
