@@ -9,8 +9,9 @@ import pytest
 from scipy.interpolate import BSpline
 
 from skysieve.core.cpu.jit import interpreted
-from skysieve.dedispersion.single_pulse import cpu_look, cpu_vetting
-from skysieve.dedispersion.single_pulse.vetting import Arrivals, Look, _flattened, _windows
+from skysieve.dedispersion import fake
+from skysieve.dedispersion.single_pulse import cpu_look, cpu_vetting, vetting
+from skysieve.dedispersion.single_pulse.vetting import Arrivals, Look, _windows
 
 SIDE, WIDTH, GUARD, CHANNELS = 20, 6, 4, 40
 EDGES = np.array([0, 9, 21, 40])
@@ -92,11 +93,11 @@ def test_the_level_of_a_sub_band_is_the_best_spline_beside_the_candidate(compile
     flat = np.stack([rng.normal(size=(3, bins)), rng.uniform(1, 2, (3, bins))])
     lined = np.stack([rng.normal(size=(3, length)), rng.uniform(1, 2, (3, length))])
     values, weights = flat.copy(), lined.copy()
-    flat_sums, lined_sums = _flattened(
-        how(cpu_vetting.flatten), flat, lined, Arrivals.of(delays, edges), first, last, 20.0
-    )
+    late = Arrivals.of(delays, edges)
+    flat_sums, lined_sums = np.full((2, 3, bins + 1), np.nan), np.full((2, 3, length + 1), np.nan)
+    how(cpu_vetting.flatten)(flat, lined, 5, first, last, late.early, late.late, late.mean, flat_sums, lined_sums)
 
-    knots = np.linspace(0, bins, 6)  # 91 bins, a knot about every 20
+    knots = np.linspace(0, bins, 6)
     knots = np.concatenate([[-knots[1]], knots, [bins + knots[1]]])
     spline = BSpline.basis_element([-2, -1, 0, 1, 2], extrapolate=False)
     model = 6 * np.nan_to_num(spline((np.arange(bins)[:, None] + 0.5 - knots) / knots[2]))
@@ -303,3 +304,32 @@ def test_the_best_dm_error_lies_within_the_range():
     found = np.ones(2)
     cpu_look.place(s, q, late, side, w, found)
     assert found.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_candidates_that_are_looked_at_together(compiled, monkeypatch):
+    """They have the numbers of the candidates one by one; one whose samples are gone has none."""
+    if not compiled:
+        monkeypatch.setattr(vetting, "_run_by", lambda steps, some: [interpreted(kernel) for kernel in some])
+    obs = fake(duration=1, nchan=64, tsamp=1e-3, fch1=1500, foff=-4, seed=1).observation
+    look = vetting.Vetting(obs, obs.top, 4148.8, 300.0, 2000)
+    rng = np.random.default_rng(4)
+    rows, gone = rng.integers(0, 256, (6000, 64), np.uint8), rng.random((1, 64)) < 0.1
+    cuts = [
+        look._cut_out(lambda start, stop, memory=None: (rows[start:stop], gone), dm, at, width)
+        for dm, at, width in ((10.0, 1500, 1), (80.0, 2000, 12), (300.0, 2500, 40))
+    ]
+    cuts.insert(1, look._cut_out(lambda *_: None, 50.0, 2000, 8))
+    pulsed = rng.random((4, 16)) < 0.3
+    sums = [vetting.sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cuts]
+    sizes = [len(one.values) for one in sums]
+    starts = np.where([cut.gone for cut in cuts], -1, np.cumsum([0, *sizes[:-1]]))
+    assert (starts == -1).tolist() == [False, True, False, False]
+    together = vetting.Sums(np.concatenate([one.values for one in sums]), starts)
+    found = look._looked(cuts, together, pulsed)
+    for i in (0, 2, 3):
+        for several, one in zip(found, look._looked([cuts[i]], sums[i], pulsed[i : i + 1]), strict=True):
+            assert np.array_equal(several[i], one[0], equal_nan=True)
+        assert np.isfinite(np.delete(found[0][i], 2)).all()  # `Look.free` may be NaN
+        assert np.isfinite(found[1][i]).all()
+    assert len(np.unique(found[0][[0, 2, 3], 0])) == 3

@@ -44,6 +44,16 @@ class Held:
         return rows, (self.gone if len(self.gone) == 1 else self.gone[start:stop]).copy()
 
 
+def by_cpu(cut):
+    """The sums of a cut-out on the CPU."""
+    return sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series).of(cut)
+
+
+def copies(sums, cuts):
+    """The sums of a batch of cut-outs, of which ``cuts`` begins with those of the batch."""
+    return [tuple(x.copy() for x in sums.of(cuts[i], i)) for i in range(len(sums.starts))]
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("slices", [1, 3])
 @pytest.mark.parametrize(("dtype", "by_channel"), [(np.uint8, True), (np.uint8, False), (np.float32, True)])
@@ -64,25 +74,28 @@ def test_sums_are_the_cpus(runtime, monkeypatch, dtype, by_channel, size, slices
         monkeypatch.setattr(vetting, "SLICE", CHANNELS * size * (min(cut.count for cut in cuts) // slices + 1))
     sums = DeviceSums(runtime, np.dtype(dtype))
     monkeypatch.setattr(launch, "BATCH", 2 * max(sums._given(cut).nbytes(np.dtype(dtype).itemsize) for cut in cuts))
-    expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cut_outs()]
+    expected = [by_cpu(cut) for cut in cut_outs()]
     held.calls = 0
     batches = []
     with TaskPool(2) as pool:
         for _ in range(2):  # the second time in memory that was used
             found = []
-            for some in sums(cut_outs(), pool):
-                found += [tuple(x.copy() for x in one) for one in some]
-                batches.append(len(some))
+            cuts = cut_outs()
+            for some in sums(cuts, pool):
+                found += copies(some, cuts[len(found) :])
+                batches.append(len(some.starts))
             for one, other in zip(found, expected, strict=True):
                 for a, b in zip(one, other, strict=True):
                     assert a.shape == b.shape
                     np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11 * np.abs(b).max())
         assert held.calls == 2 * sum(1 if slices == 1 else 2 * cut.parts for cut in cut_outs())
         assert batches == 2 * ([2, 2] if slices == 1 else [1, 1, 1, 1])
-        again = [tuple(x.copy() for x in one) for some in sums(cut_outs(), pool) for one in some]
+        again, cuts = [], cut_outs()
+        for some in sums(cuts, pool):
+            again += copies(some, cuts[len(again) :])
     for one, other in zip(found, again, strict=True):
         assert all((a == b).all() for a, b in zip(one, other, strict=True))  # in a fixed order
-    assert found[0][2][3] == found[0][2][5] == 0
+    assert found[0][0][3] == found[0][0][5] == 0
     assert sums.nbytes > 0
     sums.close()
 
@@ -105,14 +118,15 @@ def test_rows_of_an_engine_are_not_read_again(runtime, monkeypatch, by_channel, 
     cuts = [CutOut(held, Arrivals.of(delays, edges), edges, at, size, SIDE, WIDTH) for at, size in (
         (48 + SIDE, 1), (47 + SIDE, 1), (301, 5), (1703, 3), (1900 - 26 - int(delays[-1]), 1)
     )]  # fmt: skip
-    expected = [sums_on_host(cut, cpu_vetting.channel_sums, cpu_vetting.band_series) for cut in cuts]
+    expected = [by_cpu(cut) for cut in cuts]
     sums, held.calls = DeviceSums(runtime, np.dtype(np.uint8), engine.workers[0].store), 0
 
     def hidden(start, stop):
         return held.gone if by_channel else held.gone[start:stop]
 
     with TaskPool(2) as pool:
-        (found,) = sums(cuts, pool, hidden=hidden)
+        (some,) = sums(cuts, pool, hidden=hidden)
+    found = copies(some, cuts)
     assert held.calls == 1
     for one, other in zip(found, expected, strict=True):
         for a, b in zip(one, other, strict=True):
@@ -127,12 +141,12 @@ def test_samples_that_are_gone(runtime):
     """They cost that candidate, not the others of the batch."""
     some, held = Arrivals.of(np.zeros(CHANNELS, np.int64), EDGES), Held(np.uint8, True)
     cuts = [CutOut(samples, some, EDGES, 150, 1, SIDE, WIDTH) for samples in (lambda *_: None, held)]
-    expected = sums_on_host(cuts[1], cpu_vetting.channel_sums, cpu_vetting.band_series)
+    expected = by_cpu(cuts[1])
     sums = DeviceSums(runtime, np.dtype(np.uint8))
     with TaskPool(1) as pool:
-        ((gone, found),) = sums(cuts, pool)
-    assert gone is None
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-12, atol=1e-9)
+        (found,) = sums(cuts, pool)
+    assert found.starts[0] == -1
+    np.testing.assert_allclose(found.of(cuts[1], 1)[2], expected[2], rtol=1e-12, atol=1e-9)
     sums.close()
 
 

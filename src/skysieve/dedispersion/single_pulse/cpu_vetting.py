@@ -267,8 +267,8 @@ def solve_banded(matrix, y, width):
 
 @njit(**JIT)
 def add_up(values, sums):
-    """Running sums, from the second element of ``sums`` on."""
-    total = 0.0
+    """Running sums, with 0 before them."""
+    sums[0] = total = 0.0
     for i in range(len(values)):
         total += values[i]
         sums[i + 1] = total
@@ -276,53 +276,87 @@ def add_up(values, sums):
 
 @in_interpreter(add_up)
 def _add_up(values, sums):
+    sums[0] = 0.0
     np.cumsum(values, out=sums[1:])
 
 
 @njit(**JIT)
-def flatten(flat, lined, splines, begin, end, first, last, middle, flat_sums, lined_sums):
+def splines(bins, spaces):
+    """Cubic splines whose knots divide the bins into equal spaces.
+
+    Returns their values at the middles of bins, of shape (splines, most bins of a spline), each from its first bin on,
+    and the first bin of each spline, and last + 1.  Spline k and spline k + 4 have no bin in common.
+    """
+    n, step, most = spaces + 3, bins / spaces, ZERO
+    begin, end = np.empty(n, np.int64), np.empty(n, np.int64)
+    for k in range(n):
+        begin[k] = min(int(max(0.0, (k - 3) * step) + 0.5), bins)
+        end[k] = min(int((k + 1) * step + 0.5), bins)
+        most = max(most, end[k] - begin[k])
+    values = np.zeros((n, most))
+    for k in range(n):
+        bspline(values[k, : end[k] - begin[k]], (k - 1) * step - begin[k] - 0.5, step)
+    return values, begin, end
+
+
+@njit(**JIT)
+def bspline(values, knot, step):
+    """Set the values of a spline, six times the usual ones, at whole numbers from 0 on."""
+    for i in range(len(values)):
+        u = abs(i - knot) / step
+        values[i] = 4 + u * u * (3 * u - 6) if u < 1 else (2 - u) * (2 - u) * (2 - u)
+
+
+@in_interpreter(bspline)
+def _bspline(values, knot, step):
+    u = np.abs(np.arange(len(values)) - knot) / step
+    values[:] = np.where(u < 1, 4 + u * u * (3 * u - 6), (2 - u) * (2 - u) * (2 - u))
+
+
+@njit(**JIT)
+def flatten(flat, lined, spaces, first, last, early, late, mean, flat_sums, lined_sums):
     """Subtract the level of each sub-band, a sum of splines fitted beside the candidate, and add up what is left.
 
     Parameters
     ----------
     flat, lined : float64
         As of `band_series`; the level is subtracted from them.
-    splines : float64 (n, most bins of a spline)
-        Cubic splines in order, each from its first bin on; spline k and spline k + 4 have no bin in common.
-    begin, end : int64 (n,)
-        First bin of each spline, and last + 1.
-    first, last : int64 (bands,)
-        Bins of the candidate in each sub-band, and last + 1.
-    middle : int64 (bands,)
-        Bin of ``flat`` at which ``lined`` begins.
+    spaces : int
+        Spaces between the knots of the splines.
+    first, last : int
+        Bins of the candidate at the top of the band, and last + 1.
+    early, late, mean : (bands,)
+        Least, largest and mean delay of each sub-band, in bins.
     flat_sums, lined_sums : float64 (2, bands, bins + 1)
-        Running sums, from 0 on.
+        Set to running sums, from 0 on.
     """
-    n, bins, length = len(splines), flat.shape[2], lined.shape[2]
-    ones = np.ones(bins)
+    bins, length = flat.shape[2], lined.shape[2]
+    values_of, begin, end = splines(bins, spaces)
+    n, ones = len(values_of), np.ones(bins)
     for b in range(flat.shape[1]):
         values, power, trace = flat[0, b], flat[1, b], 0.0
         matrix, y, level = np.zeros((n, n)), np.zeros(n), np.zeros(bins)
         for k in range(n):
             for part in range(2):  # before and after the candidate
-                low = begin[k] if part == 0 else max(begin[k], last[b])
-                high = min(end[k], first[b]) if part == 0 else end[k]
-                spline = splines[k, low - begin[k] :]
+                low = begin[k] if part == 0 else max(begin[k], last + late[b])
+                high = min(end[k], first + early[b]) if part == 0 else end[k]
+                spline = values_of[k, low - begin[k] :]
                 if low < high:
                     y[k] += product_sum(values[low:high], spline, ones)
                 for j in range(max(0, k - 3), k + 1):
                     top = min(high, end[j])
                     if low < top:
-                        matrix[k, j] += product_sum(power[low:top], spline, splines[j, low - begin[j] :])
+                        matrix[k, j] += product_sum(power[low:top], spline, values_of[j, low - begin[j] :])
             trace += matrix[k, k]
         for k in range(n):
             matrix[k, k] += 1e-9 * (trace + 1)
         solve_banded(matrix, y, 4)
         for k in range(n):
             some = slice(begin[k], end[k])
-            add_product(level[some], y[k], splines[k], ones)
+            add_product(level[some], y[k], values_of[k], ones)
         add_product(values, -1.0, level, power)
-        add_product(lined[0, b], -1.0, level[middle[b] : middle[b] + length], lined[1, b])
+        middle = int(mean[b])
+        add_product(lined[0, b], -1.0, level[middle : middle + length], lined[1, b])
         for i in range(2):
             add_up(flat[i, b], flat_sums[i, b])
             add_up(lined[i, b], lined_sums[i, b])

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -95,18 +95,41 @@ SAMPLE_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS, PLACE_STEPS = 0.04, 280.0, 8.
 """Steps of Python's interpreter for a sample of a channel, by NumPy (measured: 20 to 45 ns), for the level of a
 sub-band (190 to 280 us), for the windows that begin in a bin (2 to 8 us), for windows of one bin beside a candidate
 (9 ms), and for the window of a sub-band in `cpu_look.place` (1.8 to 2.1 us)."""
-WORTH = {"channel_sums": 4.0, "band_series": 5.0, "flatten": 3.0, "see": 6.0}
-"""Time of compiling functions, in `jit.INTERPRETED_SECONDS`, if it is more than 1."""
+WORTH = {"channel_sums": 4.0, "band_series": 5.0, "second_look": 10.0}
+"""Time of compiling functions, in `jit.INTERPRETED_SECONDS`."""
+MOST_WINDOWS = 11
+"""Most windows of `_windows`."""
+TOGETHER = 16
+"""Candidates at which a thread looks in one call: starting a thread takes 0.3 ms, a look 0.2 ms."""
 MOST_THREADS = 8
 """Most threads that examine candidates; more are slower, since they wait for the global interpreter lock."""
 Slice = tuple[int, "NDArray[np.uint8 | np.float32]", "NDArray[np.bool_]"]
-Sums = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.float64]"]
-"""``flat`` and ``lined`` of `cpu_vetting.band_series`, and the variances of the channels."""
-Series = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
-"""Running sums of the de-dispersed sub-bands, and of their variances (see `cpu_look`)."""
-ManySums = Callable[[Sequence["CutOut"], TaskPool], Iterator[list[Sums | None]]]
+ManySums = Callable[[Sequence["CutOut"], TaskPool], Iterator["Sums"]]
 Memory = Callable[[int], "NDArray[np.uint8]"]
 """A function that returns memory of the given number of bytes, for samples."""
+
+
+class Sums(NamedTuple):
+    """Sums of the samples of cut-outs.
+
+    Attributes
+    ----------
+    values : numpy.ndarray of float64
+        For each cut-out the variances of the channels, and ``flat`` and ``lined`` of `cpu_vetting.band_series`.
+    starts : numpy.ndarray of int64
+        Where they begin for each cut-out; -1 if its samples are no longer held.
+    """
+
+    values: NDArray[np.float64]
+    starts: NDArray[np.int64]
+
+    def of(self, cut: CutOut, i: int = 0) -> list[NDArray[np.float64]]:
+        """Variances, ``flat`` and ``lined`` of cut-out ``i``."""
+        bands, at, parts = len(cut.edges) - 1, int(self.starts[i]), []
+        for shape in ((cut.channels,), (2, bands, cut.count), (2, bands, cut.length)):
+            parts.append(self.values[at : at + math.prod(shape)].reshape(shape))
+            at += math.prod(shape)
+        return parts
 
 
 class Samples(Protocol):
@@ -259,7 +282,7 @@ class Vetting:
         self.low = LOW_DM if highest > LOW_DM else -math.inf
         self.usable = obs.nchan >= LEAST_CHANNELS and obs.dm is None
         bands = max(4, min(MOST_BANDS, obs.nchan // LEAST_BAND))
-        self._edges = np.linspace(0, obs.nchan, bands + 1).round().astype(np.int64)
+        self._bands, self._edges = bands, np.linspace(0, obs.nchan, bands + 1).round().astype(np.int64)
         self._arrivals = lru_cache(maxsize=64)(self._arrivals_at)
 
     def side(self, width: int) -> int:
@@ -304,7 +327,7 @@ class Vetting:
         shifts = np.zeros((len(found), 2))
         if not self.usable or not len(found):
             return found, shifts
-        snrs, dms = (columns[name].astype(np.float64) for name in ("snr", "dm"))
+        snrs, dms = columns["snr"].tolist(), columns["dm"].astype(np.float64)
         first, size = self._places(columns, dms)
         at_edge = self._at_edge(dms, first, size, limits)
         places = list(zip(dms.tolist(), first.tolist(), size.tolist(), strict=True))
@@ -312,36 +335,50 @@ class Vetting:
         def cut_out(i: int) -> CutOut:
             return self._cut_out(read, *places[i])
 
-        def reason(i: int, cut: CutOut, sums: Sums | None) -> str:
-            if sums is None:
-                return ""
-            if at_edge[i]:
-                return "edge"
-            dm, at, size = places[i]
-            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
-            after = min(limits[1], at + size + self.block)
-            needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
-            look, series = self._seen(cut, sums, records.pulses(before, after) >= needed)
-            among = beside or records.impulses(before, after) >= needed
-            why = self._reason(look, float(snrs[i]), dm, size, among)
-            if not why:
-                shifts[i] = self._shift(cut, series)
-            return why
+        pulsed, among = self._interference(first, size, records, limits)
+        among |= beside
 
-        def on_host(i: int) -> str:
+        def look(some: range, cuts: list[CutOut], sums: Sums) -> None:
+            looks, changes = self._looked(cuts, sums, pulsed[some.start : some.stop])
+            for i, cut, numbers, change in zip(some, cuts, looks.tolist(), changes, strict=True):
+                if cut.gone:
+                    continue
+                dm, _, width = places[i]
+                found[i] = "edge" if at_edge[i] else self._reason(Look(*numbers), snrs[i], dm, width, among[i])
+                if not found[i]:
+                    shifts[i] = self._shift(cut, change)
+
+        def on_host(i: int) -> None:
             cut = cut_out(i)
-            return reason(i, cut, sums_on_host(cut, *self._summing(cut)))
+            look(range(i, i + 1), [cut], sums_on_host(cut, *self._summing(cut)))
 
         with TaskPool(max(1, min(threads, MOST_THREADS, len(found)))) as pool:
             if self.sums is None:
-                found[:] = pool.run([partial(on_host, i) for i in range(len(found))])
+                pool.run([partial(on_host, i) for i in range(len(found))])
                 return found, shifts
             cuts, done = [cut_out(i) for i in range(len(found))], 0
-            for some in self.sums(cuts, pool):  # several threads would wait for Python's lock
-                more = range(done, done + len(some))
-                found[more] = [reason(i, cuts[i], one) for i, one in zip(more, some, strict=True)]
-                done += len(some)
+            for values, starts in self.sums(cuts, pool):
+                tasks = []
+                for at in range(done, done + len(starts), TOGETHER):
+                    some = range(at, min(at + TOGETHER, done + len(starts)))
+                    part = Sums(values, starts[some.start - done : some.stop - done])
+                    tasks.append(partial(look, some, cuts[some.start : some.stop], part))
+                pool.run(tasks)
+                done += len(starts)
         return found, shifts
+
+    def _interference(
+        self, first: NDArray[np.int64], size: NDArray[np.int64], records: Records, limits: tuple[int, int]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """In which sub-bands impulses were removed near each candidate, and whether they were in half of the band."""
+        pulsed, among = np.zeros((len(first), self._bands), bool), np.zeros(len(first), bool)
+        for i, (at, width) in enumerate(zip(first.tolist(), size.tolist(), strict=True)):
+            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
+            after = min(limits[1], at + width + self.block)
+            needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
+            pulsed[i] = np.logical_or.reduceat(records.pulses(before, after) >= needed, self._edges[:-1])
+            among[i] = records.impulses(before, after) >= needed
+        return pulsed, among
 
     def _places(
         self, columns: dict[str, NDArray[Any]], dms: NDArray[np.float64]
@@ -407,10 +444,15 @@ class Vetting:
         sums = SAMPLE_STEPS * cut.count * cut.bin * cut.channels
         return _run_by((sums, sums), kernels()[:2])
 
-    def _seeing(self, cut: CutOut) -> list[Callable[..., Any]]:
-        """The third and fourth of `kernels`; for a first small cut-out they are interpreted."""
-        steps = BAND_STEPS * (len(self._edges) - 1), BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
-        return _run_by(steps, kernels()[2:4])
+    def _looking(self, cuts: list[CutOut]) -> Callable[..., Any]:
+        """The third of `kernels`; for a few first cut-outs it is interpreted."""
+        places = self._bands * (2 * FARTHEST * STEPS + 1)
+        steps = sum(
+            BAND_STEPS * self._bands + BIN_STEPS * cut.count + BESIDE_STEPS / cut.width
+            + PLACE_STEPS * places * (cut.width + 2)
+            for cut in cuts
+        )  # fmt: skip
+        return _run_by((steps,), kernels()[2:])[0]
 
     def _at_edge(
         self, dms: NDArray[np.float64], first: NDArray[np.int64], size: NDArray[np.int64], limits: tuple[int, int]
@@ -440,22 +482,33 @@ class Vetting:
             return "red noise"
         return "narrow" if among and look.even < least else ""
 
-    def _seen(self, cut: CutOut, sums: Sums, pulsed: NDArray[np.bool_]) -> tuple[Look, Series]:
-        """The `Look` of a cut-out, and the de-dispersed series; ``pulsed``: channels with pulses removed before it."""
+    def _looked(
+        self, cuts: list[CutOut], sums: Sums, pulsed: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The numbers of a `Look` and ``found`` of `cpu_look.place`, of each cut-out.
+
+        ``pulsed`` says in which sub-bands impulses were removed before each.
+        """
         from .cpu_look import highest_sums
 
-        (flat, lined, var), guard, bands = sums, cut.guard, len(self._edges) - 1
-        bin_, w, side = cut.bin, cut.width, cut.side
-        flatten, see = self._seeing(cut)
-        spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * bin_))
-        (s0, q0), (s, q) = _flattened(flatten, flat, lined, cut.arrivals, side - guard, side + w + guard, spacing)
-        in_bands = np.logical_or.reduceat(pulsed, self._edges[:-1])
-        near, numbers = max(1, min(_beside(w), side - guard)), np.empty(len(fields(Look)))
-        see(
-            s0, q0, s, q, cut.arrivals.mean + side, in_bands, w, side, guard, near, var, bin_, *_windows(w, side),
-            highest_sums(bands), numbers,
+        looks, found = np.empty((len(cuts), len(fields(Look)))), np.empty((len(cuts), 2))
+        windows = np.zeros((len(cuts), 2, MOST_WINDOWS), np.int64)
+        numbers = np.empty((len(cuts), 9), np.int64)
+        for i, cut in enumerate(cuts):
+            w, side, guard, count = cut.width, cut.side, cut.guard, cut.count
+            spacing = max(KNOTS * w, KNOT_SECONDS / (self.obs.tsamp * cut.bin))
+            near, some = max(1, min(_beside(w), side - guard)), _windows(w, side)
+            windows[i, :, : len(some[0])] = some
+            numbers[i] = w, side, guard, cut.bin, count, cut.length, max(1, round(count / spacing)), near, len(some[0])
+        delays = [cut.arrivals for cut in cuts]
+        early, late, mean = (np.stack([getattr(one, x) for one in delays]) for x in ("early", "late", "mean"))
+        late_of, _ = self._lateness
+        scratch = np.empty(2 * self._bands * max(cut.count + cut.length + 2 for cut in cuts))
+        self._looking(cuts)(
+            *sums, numbers, windows, early, late, mean, pulsed, late_of - late_of.mean(), self.obs.nchan,
+            highest_sums(self._bands), scratch, looks, found,
         )  # fmt: skip
-        return Look(*numbers.tolist()), (s, q)
+        return looks, found
 
     @cached_property
     def _lateness(self) -> tuple[NDArray[np.float64], float]:
@@ -464,15 +517,11 @@ class Vetting:
         most = float(delays.max())
         return np.add.reduceat(delays / most, self._edges[:-1]) / np.diff(self._edges), most
 
-    def _shift(self, cut: CutOut, series: Series) -> tuple[float, float]:
+    def _shift(self, cut: CutOut, found: NDArray[np.float64]) -> tuple[float, float]:
         """By how much the DM of a candidate changes, and its time at the top of the band."""
         late, most = self._lateness
-        middle, found = float(late.mean()), np.empty(2)
-        windows = len(late) * (cut.width + 2) * (2 * FARTHEST * STEPS + 1)
-        (place,) = _run_by((PLACE_STEPS * windows,), kernels()[4:])
-        place(*series, late - middle, cut.side, cut.width, found)
         smeared, later = (found * (cut.bin * self.obs.tsamp)).tolist()
-        return smeared / most, later - smeared * middle
+        return smeared / most, later - smeared * float(late.mean())
 
 
 class CutOut:
@@ -552,18 +601,19 @@ class CutOut:
             yield one
 
 
-def sums_on_host(cut: CutOut, sum_channels: Callable[..., None], add_bands: Callable[..., None]) -> Sums | None:
-    """Sums of the samples of a cut-out, by the first two of `kernels`; None if its samples are gone."""
+def sums_on_host(cut: CutOut, sum_channels: Callable[..., None], add_bands: Callable[..., None]) -> Sums:
+    """Sums of the samples of a cut-out, by the first two of `kernels`."""
     C, bands, start = cut.channels, len(cut.edges) - 1, cut.arrivals.delays
-    sums, (mean, var), left = np.zeros((3, C)), np.empty((2, C)), np.empty(C, np.bool_)
+    sums, mean, left = np.zeros((3, C)), np.empty(C), np.empty(C, np.bool_)
     for first, rows, gone in cut.slices():
         sum_channels(rows, gone, first, cut.bin, cut.side, start, cut.width, cut.guard, _scratch(rows), sums)
     if cut.gone:
-        return None
-    flat, lined = np.zeros((2, bands, cut.count)), np.zeros((2, bands, cut.length))
+        return Sums(np.empty(0), np.array([-1]))
+    found = Sums(np.zeros(C + 2 * bands * (cut.count + cut.length)), np.array([0]))
+    var, flat, lined = found.of(cut)
     for first, rows, gone in cut.slices():
         add_bands(rows, gone, first, cut.bin, start, cut.edges, _scratch(rows), sums, mean, var, left, flat, lined)
-    return flat, lined, var
+    return found
 
 
 def _in_kind(rows: NDArray[Any]) -> NDArray[np.uint8 | np.float32]:
@@ -591,29 +641,29 @@ def _run_by(steps: tuple[float, ...], some: tuple[Any, ...]) -> list[Callable[..
 
 def kernels() -> tuple[Any, ...]:
     """The compiled functions of a second look, in the order in which they are called."""
-    from .cpu_look import place, see
-    from .cpu_vetting import band_series, channel_sums, flatten
+    from .cpu_second_look import second_look
+    from .cpu_vetting import band_series, channel_sums
 
-    return channel_sums, band_series, flatten, see, place
+    return channel_sums, band_series, second_look
 
 
 def look_at_one(dtype: str | None) -> None:
-    """Compile `kernels` for samples of a type; only the last three if it is None."""
+    """Compile `kernels` for samples of a type; only the last if it is None."""
     from .cpu_look import highest_sums
 
-    sum_channels, add_bands, flatten, see, place = kernels()
-    start, edges, never = np.zeros(8, np.int64), np.array([0, 8]), np.zeros(1, np.bool_)
-    flat, var = np.zeros((2, 1, 8)), np.zeros(8)
-    lined = flat.copy()
+    sum_channels, add_bands, look = kernels()
+    edges = np.array([0, 8])
+    some = Arrivals.of(np.zeros(8, np.int64), edges)
+    rows, gone = np.zeros((8, 8), dtype or "uint8"), np.zeros((8, 8), np.bool_)
+    cut = CutOut(lambda *_: (rows, gone), some, edges, 3, 1, 3, 1)
+    sums = Sums(np.zeros(8 + 4 * (cut.count + cut.length)), np.zeros(1, np.int64))
     if dtype is not None:
-        rows, gone, left = _in_kind(np.zeros((2, 8), dtype)), np.zeros((2, 8), np.bool_), np.zeros(8, np.bool_)
-        sums, mean = np.zeros((3, 8)), np.zeros(8)
-        sum_channels(rows, gone, 0, 1, 0, start, 1, 1, _scratch(rows), sums)
-        add_bands(rows, gone, 0, 1, start, edges, _scratch(rows), sums, mean, var, left, flat, lined)
-    (s0, q0), (s, q) = _flattened(flatten, flat, lined, Arrivals.of(start, edges), 1, 2, 4.0)
-    numbers = np.empty(len(fields(Look)))
-    see(s0, q0, s, q, np.zeros(1), never, 1, 3, 1, 1, var, 1, *_windows(1, 3), highest_sums(1), numbers)
-    place(s, q, np.zeros(1), 3, 1, numbers)
+        sums = sums_on_host(cut, sum_channels, add_bands)
+    numbers = np.array([[1, 3, 1, 1, cut.count, cut.length, 1, 1, 1]])
+    delays = some.early[None], some.late[None], some.mean[None]
+    looks, found, pulsed = np.empty((1, len(fields(Look)))), np.empty((1, 2)), np.zeros((1, 1), np.bool_)
+    windows, scratch = np.ones((1, 2, MOST_WINDOWS), np.int64), np.empty(64)
+    look(*sums, numbers, windows, *delays, pulsed, np.zeros(1), 8, highest_sums(1), scratch, looks, found)
 
 
 def counted(reasons: NDArray[np.str_]) -> dict[str, int]:
@@ -629,42 +679,6 @@ def gone_in(rects: NDArray[np.int64], start: int, gone: NDArray[np.bool_]) -> No
     """Mark samples in rectangles (first sample, last + 1, first channel, last + 1); ``gone`` begins at ``start``."""
     for first, last, low, high in rects.tolist():
         gone[max(0, first - start) : max(0, last - start), low : min(high, gone.shape[1])] = True
-
-
-def _flattened(
-    how: Callable[..., None], flat: NDArray[np.float64], lined: NDArray[np.float64], arrivals: Arrivals, first: int,
-    last: int, spacing: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Running sums of sub-bands without slow changes of the level: a cubic spline, fitted beside the candidate.
-
-    They have the shape of the series and one bin more, and begin with 0.
-
-    Parameters
-    ----------
-    flat, lined : numpy.ndarray, shape (2, bands, bins)
-        As of `cpu_vetting.band_series`.
-    arrivals : Arrivals
-    first, last : int
-        Bins of the candidate at the top of the band, and last + 1.
-    spacing : float
-        Bins between the knots.
-    """
-    flat_sums, lined_sums = (np.zeros((*x.shape[:-1], x.shape[-1] + 1)) for x in (flat, lined))
-    splines = _splines(flat.shape[2], max(1, round(flat.shape[2] / spacing)))
-    middle = arrivals.mean.astype(np.int64)
-    how(flat, lined, *splines, first + arrivals.early, last + arrivals.late, middle, flat_sums, lined_sums)
-    return flat_sums, lined_sums
-
-
-@lru_cache(maxsize=8)
-def _splines(bins: int, spaces: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """``splines``, ``begin`` and ``end`` of `cpu_vetting.flatten`, for knots that divide the bins in equal spaces."""
-    knots = np.linspace(0, bins, spaces + 1)
-    step = knots[1]
-    knots = np.concatenate([[-step], knots, [bins + step]])
-    begin, end = (np.searchsorted(np.arange(bins) + 0.5, knots + 2 * x * step) for x in (-1, 1))
-    u = np.abs(np.arange((end - begin).max()) + (begin - knots + 0.5)[:, None]) / step
-    return np.where(u < 1, 4 + u * u * (3 * u - 6), (2 - u) * (2 - u) * (2 - u)), begin, end
 
 
 def _beside(width: int) -> int:

@@ -14,12 +14,13 @@ from skysieve.core.gpu.staging import make_lane
 from skysieve.core.gpu.structs import address, ints, struct
 from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.cuda.worker import memory_errors
+from skysieve.dedispersion.single_pulse.vetting import Sums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.dedispersion.cuda.rows import Store
-    from skysieve.dedispersion.single_pulse.vetting import CutOut, Sums
+    from skysieve.dedispersion.single_pulse.vetting import CutOut
 
 __all__ = ["DeviceSums", "kernels_of"]
 
@@ -88,10 +89,8 @@ class DeviceSums:
         with on_device(self.runtime):
             self.lane.free()
 
-    def __call__(
-        self, cuts: Sequence[CutOut], pool: TaskPool, hidden: Hidden | None = None
-    ) -> Iterator[list[Sums | None]]:
-        """Yield the results of `vetting.sums_on_host` for the cut-outs of a batch; the next batch overwrites them.
+    def __call__(self, cuts: Sequence[CutOut], pool: TaskPool, hidden: Hidden | None = None) -> Iterator[Sums]:
+        """Yield the sums of the cut-outs of a batch, as of `vetting.sums_on_host`; the next batch overwrites them.
 
         Parameters
         ----------
@@ -136,12 +135,11 @@ class DeviceSums:
         if some:
             yield some
 
-    def _sums(self, given: list[_Given], pool: TaskPool) -> list[Sums | None]:
+    def _sums(self, given: list[_Given], pool: TaskPool) -> Sums:
         lane, cuts = self.lane, [one.cut for one in given]
         edges = cuts[0].edges
         C, bands = cuts[0].channels, len(edges) - 1
-        shapes = [{"var": (C,), "flat": (2, bands, cut.count), "lined": (2, bands, cut.length)} for cut in cuts]
-        sizes = [[int(np.prod(shape)) for shape in one.values()] for one in shapes]
+        sizes = [(C, 2 * bands * cut.count, 2 * bands * cut.length) for cut in cuts]
         out = lane.array("out", sum(map(sum, sizes)), np.float64)
         sums, starts = lane.array("sums", 3 * C * len(cuts), np.float64), lane.array("starts", C * len(cuts), np.int64)
         listed = lane.array("jobs", len(cuts) * JOB.itemsize, np.uint8)
@@ -154,7 +152,7 @@ class DeviceSums:
         for i, (cut, each) in enumerate(zip(cuts, sizes, strict=True)):
             job = jobs[i]
             job["start"], job["sums"] = address(starts) + 8 * C * i, address(sums) + 24 * C * i
-            for name, size in zip(shapes[i], each, strict=True):
+            for name, size in zip(("var", "flat", "lined"), each, strict=True):
                 job[name] = at
                 at += 8 * size
             job["size"], job["side"], job["width"], job["guard"] = cut.bin, cut.side, cut.width, cut.guard
@@ -173,15 +171,8 @@ class DeviceSums:
         on_host = lane.pinned("found", out.size, np.float64)
         lane.to_host(on_host, out)
         lane.synchronize()
-        found: list[Sums | None] = []
-        at = 0
-        for cut, shape, each in zip(cuts, shapes, sizes, strict=True):
-            parts = {}
-            for (name, dims), size in zip(shape.items(), each, strict=True):
-                parts[name] = on_host[at : at + size].reshape(dims)
-                at += size
-            found.append(None if cut.gone else (parts["flat"], parts["lined"], parts["var"]))
-        return found
+        starts = np.cumsum([0, *map(sum, sizes)])[:-1]
+        return Sums(on_host, np.where([cut.gone for cut in cuts], -1, starts))
 
     def _given(self, cut: CutOut) -> _Given:
         """A cut-out, and where its samples are."""
