@@ -415,7 +415,7 @@ def test_masks_are_written_as_rfifind_does(tmp_path):
     assert (again.cells == mask.cells).all()
 
 
-@pytest.mark.parametrize(("clean", "steps"), [(None, 4), (True, 4), (False, 0), ("cells", 1)])
+@pytest.mark.parametrize(("clean", "steps"), [(None, 4), (True, 4), ("all", 4), (False, 0), ("none", 0), ("cells", 1)])
 def test_cleaning_is_the_default(clean, steps):
     assert len(cleaning_steps(clean)) == steps
 

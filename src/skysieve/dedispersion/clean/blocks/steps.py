@@ -52,7 +52,7 @@ CLEANING: dict[StepName, Step] = {
     ),
 }
 """Steps of the cleaning, in the order in which they are done."""
-Clean = bool | StepName | Sequence[StepName] | None
+Clean = bool | Literal["all", "none"] | StepName | Sequence[StepName] | None
 """Type of the argument of `cleaning_steps`."""
 
 
@@ -62,7 +62,7 @@ def cleaning_steps(clean: Clean) -> tuple[StepName, ...]:
     Parameters
     ----------
     clean : bool, str, sequence of str or None
-        None or True for the usual steps, False for none, or names of `CLEANING`.
+        None, True or "all" for the usual steps, False or "none" for none, or names of `CLEANING`.
 
     Raises
     ------
@@ -71,15 +71,18 @@ def cleaning_steps(clean: Clean) -> tuple[StepName, ...]:
 
     Examples
     --------
-    >>> cleaning_steps(None), cleaning_steps(["impulses", "channels"]), cleaning_steps(False)
+    >>> cleaning_steps(None), cleaning_steps(["impulses", "channels"]), cleaning_steps("none")
     (('gain', 'channels', 'cells', 'impulses'), ('channels', 'impulses'), ())
     """
+    if isinstance(clean, str) and clean in ("all", "none"):
+        clean = clean == "all"
     if clean is None or isinstance(clean, (bool, np.bool_)):
         return tuple(name for name, step in CLEANING.items() if step.usual) if clean is None or clean else ()
     given = [clean] if isinstance(clean, str) else list(clean)
     unknown = [name for name in given if name not in CLEANING]
     if unknown:
-        raise ValueError(f"clean={clean!r}: expected None, True, False or some of {', '.join(map(repr, CLEANING))}")
+        expected = f"None, True, False, 'all', 'none' or some of {', '.join(map(repr, CLEANING))}"
+        raise ValueError(f"clean={clean!r}: expected {expected}")
     return tuple(name for name in CLEANING if name in given)
 
 
