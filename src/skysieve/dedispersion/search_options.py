@@ -59,7 +59,8 @@ IgnoreOption = Annotated[
     str | None,
     option(
         "--ignore", "--ignorechan",
-        help="Channels to leave out, such as 0,5:9; channel 0 has the highest frequency. The default is none.",
+        help="Channels to leave out, such as 0,5:9. Channel 0 has the highest frequency, whatever the order in the "
+        "file; for PRESTO's -ignorechan, it has the lowest. The default is none.",
         panel=DATA, metavar="LIST",
     ),
 ]  # fmt: skip
