@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from skysieve.core.files import (
     parquet_rows,
     remove_leftovers,
     save_figure,
+    unused,
     write_parquet,
     written,
 )
+from skysieve.core.parts import PartsFolder
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path):
@@ -57,6 +60,62 @@ def test_a_file_that_another_process_wrote_meanwhile_is_not_replaced(tmp_path):
     assert conflict.value.filename == str(tmp_path / "b.txt")
     assert [(tmp_path / name).read_text() for name in ("b.txt", "b-2.txt", "b-3.txt")] == ["theirs", "older", "mine"]
     assert len(os.listdir(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_that_is_taken_in_the_last_moment_is_not_replaced(tmp_path, monkeypatch, links):
+    link = os.link
+
+    def late(part, target):
+        if not target.name.endswith("-3.txt"):
+            target.write_text("theirs")
+        if not links:
+            raise PermissionError(errno.EPERM, "this file system has no links")
+        link(part, target)
+
+    monkeypatch.setattr(os, "link", late)
+    new_outputs.add(tmp_path / "a.txt")
+    with (
+        pytest.raises(FileExistsError, match=r"this result is in a-3\.txt"),
+        written(tmp_path / "a.txt") as part,
+    ):
+        part.write_text("mine")
+    new_outputs.clear()
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "a-2.txt", "a-3.txt")] == ["theirs", "theirs", "mine"]
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_an_unused_name_is_not_replaced_if_it_is_used_meanwhile(tmp_path):
+    path = unused(tmp_path / "a.txt")
+    path.write_text("theirs")
+    with pytest.raises(FileExistsError, match=r"this result is in a-2\.txt"), written(path) as part:
+        part.write_text("mine")
+    new_outputs.clear()
+    assert path.read_text() == "theirs"
+
+
+def test_parts_without_the_options_of_their_run_do_not_stay(tmp_path, monkeypatch):
+    """A process may be killed while it removes them; another run must not continue from them."""
+    removed = []
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **k: (removed.append(path.name), unlink(path, **k))[1])
+    folder = PartsFolder(tmp_path / "a.npz", {"options": 1})
+    for number in range(3):
+        (folder.folder / f"{number:05}.npz").write_text("a part")
+    removed.clear()
+    folder.remove()
+    assert removed[3:] == ["run.json", "lock"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_may_be_a_link_to_a_file_that_does_not_exist(tmp_path):
+    target = tmp_path / "a.txt"
+    target.symlink_to(tmp_path / "nowhere.txt")
+    check_output(target, False)
+    with written(target) as part:
+        part.write_text("mine")
+    new_outputs.clear()
+    assert target.read_text() == "mine"
 
 
 @pytest.mark.parametrize("named", [True, False])

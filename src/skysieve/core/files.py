@@ -56,9 +56,28 @@ new_outputs: set[Path] = set()
 
 
 def unused(path: Path) -> Path:
-    """`path`, or the first of ``name-2``, ``name-3`` ... that does not exist."""
-    candidates = (path if k == 1 else path.with_name(f"{path.stem}-{k}{path.suffix}") for k in itertools.count(1))
-    return next(candidate for candidate in candidates if not candidate.exists())
+    """`path`, or the first of ``name-2``, ``name-3`` ... that does not exist; it becomes one of `new_outputs`."""
+    found = next(name for name in _numbered(path) if not name.exists())
+    new_outputs.add(found.resolve())
+    return found
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    return (path if k == 1 else path.with_name(f"{path.stem}-{k}{path.suffix}") for k in itertools.count(1))
+
+
+def _named(part: Path, target: Path) -> bool:
+    """Give a complete file the name `target`, unless a file has it; returns whether it did.
+
+    A link is made in one step, so that of several processes one has the name.  File systems without links need two.
+    """
+    try:
+        os.link(part, target)
+    except OSError:
+        if target.exists():
+            return False
+        part.replace(target)
+    return True
 
 
 @contextmanager
@@ -77,8 +96,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         The folder does not exist, `path` is a folder, a device or a pipe, or the file cannot be written; the error
         names `path`, not the temporary file.
     FileExistsError
-        Another process has written an output of `new_outputs` in the meantime.  The file was written under the next
-        `unused` name.
+        Another process has written an output of `new_outputs` in the meantime.  The file was written under the first
+        of ``name-2``, ``name-3`` ... that did not exist.
 
     Examples
     --------
@@ -103,12 +122,12 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
         place = target.resolve()
-        if place in new_outputs and target.exists():
-            other = unused(target)
-            part.replace(other)
+        if place not in new_outputs:
+            part.replace(target)
+        elif not _named(part, target):
+            other = next(name for name in _numbered(target) if _named(part, name))
             why = f"another process has written it meanwhile; this result is in {other.name}"
             raise FileExistsError(errno.EEXIST, why, str(target))
-        part.replace(target)
         new_outputs.discard(place)
     except OSError as error:
         if error.filename not in (None, str(part), part):

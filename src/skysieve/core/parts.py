@@ -174,8 +174,9 @@ class PartsFolder:
     def remove(self) -> None:
         """Remove the parts, when the output is written.  Files that this class did not write stay."""
         for path in self.folder.iterdir():
-            if path.name == MANIFEST or path.name[:5].isdigit() or _unfinished(path.name):
+            if path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()
+        (self.folder / MANIFEST).unlink(missing_ok=True)  # last: no parts are ever without it, however the process ends
         self.close()
         with suppress(OSError):  # other files are there, perhaps the lock of a run that starts now
             self.folder.rmdir()
