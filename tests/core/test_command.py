@@ -29,7 +29,6 @@ from skysieve.core.command import (
     check_outputs,
     check_picture,
     needs,
-    number_list,
     option,
     report_errors,
     table_format,
@@ -210,17 +209,6 @@ def test_options_without_effect_are_refused(words, message):
 def test_mistakes_of_commands_without_a_domain(words, message):
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stderr[: len(message)]) == (USER_ERROR, message)
-
-
-def test_number_list():
-    assert number_list("3", "--ignore", 4) == [3]
-    assert number_list("0,2:2,1:3", "--ignore", 4) == [0, 2, 1, 2, 3]
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,", "1:", ":1", "1.5", "-1", "3:1", "4", "0:4", "0:99999999999999"])
-def test_what_is_no_number_list(text):
-    with pytest.raises(ValueError, match=f"^--ignore {text}: expected channels"):
-        number_list(text, "--ignore", 4, "channels")
 
 
 def test_outputs_are_checked_before_any_work(tmp_path):

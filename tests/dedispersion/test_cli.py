@@ -26,6 +26,7 @@ from skysieve.core.parts import LOCK, Lock
 from skysieve.dedispersion import DMPlan, Filterbank, plan, write_fil
 from skysieve.dedispersion.command import demo
 from skysieve.dedispersion.command.cli import dedisp
+from skysieve.dedispersion.search_options import channel_numbers
 
 
 def run(*words, code=0):
@@ -575,3 +576,15 @@ def test_help_screens_have_an_example_and_sentences(name):
         assert option.help.endswith("."), (name, option.name)
         if isinstance(option.default, str | int | float) and not isinstance(option.default, bool):
             assert "default is" in option.help or option.default != option.default, (name, option.name)
+
+
+def test_channel_numbers():
+    assert channel_numbers(None, 4) == []
+    assert channel_numbers("3", 4) == [3]
+    assert channel_numbers("0,2:2,1:3", 4) == [0, 2, 1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["a", "1,", "1:", ":1", "1.5", "-1", "3:1", "4", "0:4", "0:99999999999999"])
+def test_what_are_no_channel_numbers(text):
+    with pytest.raises(ValueError, match=f"^--ignore {text}: expected channels"):
+        channel_numbers(text, 4)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
     "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
-    "needs", "nobody_reads", "number_list", "option", "read_stdin", "report_errors", "sigterm_interrupts",
+    "needs", "nobody_reads", "option", "read_stdin", "report_errors", "sigterm_interrupts",
     "table_format", "terminal", "with_option", "write_stdout",
 ]  # fmt: skip
 
@@ -638,42 +638,3 @@ def sigterm_interrupts() -> Iterator[None]:
         new_outputs.clear()
         if install:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def number_list(text: str, name: str, end: int, what: str = "numbers") -> list[int]:
-    """Read a list of whole numbers and ranges; both ends of a range are included.
-
-    Parameters
-    ----------
-    text : str
-    name : str
-        The option, for the error.
-    end : int
-        All numbers must be less than this.
-    what : str
-        What the numbers are, for the error.
-
-    Raises
-    ------
-    ValueError
-        `text` is not such a list, a range is descending, or a number is not in 0 ... ``end - 1``.
-
-    Examples
-    --------
-    >>> number_list("0,5:9", "--ignore", 64)
-    [0, 5, 6, 7, 8, 9]
-    """
-    found: list[int] = []
-    for part in text.split(","):
-        first, colon, last = part.partition(":")
-        try:
-            low = int(first)
-            high = int(last) if colon else low
-        except ValueError:
-            raise ValueError(f"{name} {text}: expected {what} such as 0,5:9") from None
-        if not 0 <= low <= high < end:
-            raise ValueError(
-                f"{name} {text}: expected {what} from 0 to {end - 1}, and no range whose end is below its start"
-            )
-        found += range(low, high + 1)
-    return found

@@ -64,6 +64,37 @@ IgnoreOption = Annotated[
         panel=DATA, metavar="LIST",
     ),
 ]  # fmt: skip
+
+
+def channel_numbers(text: str | None, nchan: int) -> list[int]:
+    """Read the option ``--ignore``: a list of channels and ranges, with both ends; nothing if it is not given.
+
+    Raises
+    ------
+    ValueError
+        `text` is not such a list, a range is descending, or a number is not in 0 ... ``nchan - 1``.
+
+    Examples
+    --------
+    >>> channel_numbers("0,5:9", 64)
+    [0, 5, 6, 7, 8, 9]
+    """
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        first, colon, last = part.partition(":")
+        try:
+            low = int(first)
+            high = int(last) if colon else low
+        except ValueError:
+            raise ValueError(f"--ignore {text}: expected channels such as 0,5:9") from None
+        if not 0 <= low <= high < nchan:
+            raise ValueError(
+                f"--ignore {text}: expected channels from 0 to {nchan - 1}, and no range whose end is below its start"
+            )
+        found += range(low, high + 1)
+    return found
+
+
 CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
 VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
 ExcessOption = Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")]

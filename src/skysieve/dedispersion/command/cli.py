@@ -33,7 +33,6 @@ from skysieve.core.command import (
     check_picture,
     counted,
     needs,
-    number_list,
     option,
     report_errors,
     table_format,
@@ -43,7 +42,7 @@ from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
 from skysieve.core.table_files import json_text
 from skysieve.dedispersion.data.readers import FILE_FORMATS
-from skysieve.dedispersion.search_options import CleanOption, IgnoreOption
+from skysieve.dedispersion.search_options import CleanOption, IgnoreOption, channel_numbers
 
 from .options import (
     DATA,
@@ -664,9 +663,6 @@ def inject(
     from skysieve.dedispersion.injections.inject import inject_grid, truth_table
     from skysieve.dedispersion.injections.interference import with_interference
 
-    def left_out(nchan: int) -> list[int]:
-        return number_list(ignore, "--ignore", nchan, "channel numbers") if ignore else []
-
     with report_errors(names={"ignore": "--ignore"}), ExitStack() as stack:
         check_outputs({"--output": output}, files)
         check_output(output, overwrite)
@@ -678,7 +674,15 @@ def inject(
             if dm is None or time is None or snr is None or width is None or not files:
                 raise ValueError("no pulses are given; expected --grid, or files and --dm, --time, --snr and --width")
             with data.open(files) as fb, output_file(output, ".fil") as file:
-                made = make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter, ignore=left_out(fb.nchan))
+                made = make(
+                    fb,
+                    dm=dm,
+                    time=time,
+                    snr=snr,
+                    width=width,
+                    scatter=scatter,
+                    ignore=channel_numbers(ignore, fb.nchan),
+                )
                 write_fil(file, made)
             messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
             return
@@ -694,7 +698,9 @@ def inject(
         check_output(table, overwrite)
         given = stack.enter_context(data.open(files)) if files else noise
         grid = injected.pulse_grid((50.0, 500.0))
-        made, truths = inject_grid(given, grid, n=injected.pulses, seed=injected.seed, ignore=left_out(given.nchan))
+        made, truths = inject_grid(
+            given, grid, n=injected.pulses, seed=injected.seed, ignore=channel_numbers(ignore, given.nchan)
+        )
         if injected.kinds:
             made = with_interference(made, injected.kinds, seed=injected.seed)
         with output_file(output, ".fil") as file:

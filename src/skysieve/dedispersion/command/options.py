@@ -31,7 +31,6 @@ from skysieve.core.command import (
     ThreadsOption,
     VerboseOption,
     needs,
-    number_list,
     option,
     write_stdout,
 )
@@ -52,6 +51,7 @@ from skysieve.dedispersion.search_options import (
     NoiseOption,
     ThresholdOption,
     VetoOption,
+    channel_numbers,
     listed,
     with_options,
 )
@@ -257,7 +257,7 @@ class Cleaning:
             with warnings_as_notes():
                 parts.append(read_rfifind(self.mask, fb))
         if self.ignore:
-            parts.append(Mask.channels(fb.nchan, number_list(self.ignore, "--ignore", fb.nchan, "channel numbers")))
+            parts.append(Mask.channels(fb.nchan, channel_numbers(self.ignore, fb.nchan)))
         if self.rfi:
             parts.append(rfi_mask(fb, block=None if self.mask is None else parts[0].block))
         if not parts:

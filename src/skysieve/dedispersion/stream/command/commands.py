@@ -34,7 +34,6 @@ from skysieve.core.command import (
     counted,
     in_options,
     needs,
-    number_list,
     option,
     report_errors,
 )
@@ -53,6 +52,7 @@ from skysieve.dedispersion.search_options import (
     NoiseOption,
     ThresholdOption,
     VetoOption,
+    channel_numbers,
 )
 from skysieve.dedispersion.stream.channelise.channeliser import SIDEBANDS, WINDOWS
 from skysieve.dedispersion.stream.metrics import METRICS, PREFIX
@@ -530,7 +530,7 @@ def stream(
         check_free(addresses)
         check_free([] if metrics_address is None else [metrics_address], socket.SOCK_STREAM)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
-        ignored = number_list(ignore, "--ignore", MOST_CHANNELS, "channel numbers") if ignore else []
+        ignored = channel_numbers(ignore, MOST_CHANNELS)
         search = {
             "threshold": threshold, "noise": str(noise), "block": block, "usual_block": BLOCK, "ignore": ignored,
             "clean": parse_steps(clean), "max_width": max_width, "baseline": not no_baseline,
@@ -690,8 +690,7 @@ def live_grid(every: float, text: str | None, dm_max: float) -> PulseGrid:
 
 def check_filterbank(data: Filterbank, ignore: str | None, plan: DMPlan | None, dm_max: float) -> None:
     """Refuse a file that does not have the channels of ``--ignore``, does not fit the plan, or is too short."""
-    if ignore:
-        number_list(ignore, "--ignore", data.nchan, "channels")
+    channel_numbers(ignore, data.nchan)
     if plan is not None:
         plan.check(data.observation)
         check_reach(data, "--plan", float(plan.dms.max()), plan.dm_constant)
