@@ -674,15 +674,8 @@ def inject(
             if dm is None or time is None or snr is None or width is None or not files:
                 raise ValueError("no pulses are given; expected --grid, or files and --dm, --time, --snr and --width")
             with data.open(files) as fb, output_file(output, ".fil") as file:
-                made = make(
-                    fb,
-                    dm=dm,
-                    time=time,
-                    snr=snr,
-                    width=width,
-                    scatter=scatter,
-                    ignore=channel_numbers(ignore, fb.nchan),
-                )
+                left_out = channel_numbers(ignore, fb.nchan)
+                made = make(fb, dm=dm, time=time, snr=snr, width=width, scatter=scatter, ignore=left_out)
                 write_fil(file, made)
             messages.wrote(output, f"a pulse of DM {dm:g} at {time:g} s")
             return
@@ -698,9 +691,8 @@ def inject(
         check_output(table, overwrite)
         given = stack.enter_context(data.open(files)) if files else noise
         grid = injected.pulse_grid((50.0, 500.0))
-        made, truths = inject_grid(
-            given, grid, n=injected.pulses, seed=injected.seed, ignore=channel_numbers(ignore, given.nchan)
-        )
+        left_out = channel_numbers(ignore, given.nchan)
+        made, truths = inject_grid(given, grid, n=injected.pulses, seed=injected.seed, ignore=left_out)
         if injected.kinds:
             made = with_interference(made, injected.kinds, seed=injected.seed)
         with output_file(output, ".fil") as file:

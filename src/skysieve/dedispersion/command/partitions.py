@@ -39,14 +39,15 @@ class DedispWork:
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
-        self.options = o = job.options | {name: _at(job, job.options[name]) for name in FILES}
-        self.dms, self.data, self.cleaning = _group(DmOptions, o), _group(DataOptions, o), _group(Cleaning, o)
+        self.options = options = job.options | {name: _at(job, job.options[name]) for name in FILES}
+        self.dms, self.data = _group(DmOptions, options), _group(DataOptions, options)
+        self.cleaning = _group(Cleaning, options)
         same = ("threshold", "noise", "detector", "buffer", "block", "method", "max_width", "excess", "dip")
-        self.given: dict[str, Any] = {name: o[name] for name in same}
+        self.given: dict[str, Any] = {name: options[name] for name in same}
         self.given |= {
-            "baseline": not o["no_baseline"],
-            "clean": parse_steps(o["clean"]),
-            "veto": o["veto"],
+            "baseline": not options["no_baseline"],
+            "clean": parse_steps(options["clean"]),
+            "veto": options["veto"],
         }
         self.given |= {"device": job.device, "threads": resources.threads, "memory": resources.memory}
 

@@ -562,8 +562,8 @@ def search(
         check_outputs({"--output": output, "--plot": plot}, [*(files or ()), *lists])
         check_output(output, replaces)
         check_picture(plot, replaces)
-        o = flat_options(given)
-        source = source_of(o)
+        options = flat_options(given)
+        source = source_of(options)
         for text in source.left_out:
             typer.echo(f"skysieve: {text}", err=True)
         for text in source.notes:
@@ -572,7 +572,7 @@ def search(
             messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
         parts = None
         with ExitStack() as stack:
-            plan = stack.enter_context(plan_of(o, source.grid(o), source.total))
+            plan = stack.enter_context(plan_of(options, source.grid(options), source.total))
             if dry_run:
                 from .rates import show_search
 
@@ -583,7 +583,7 @@ def search(
                 describe(messages, plan.describe(source.first))
             batches = source.batches(stack, plan)
             if resume and output is not None:
-                parts = outer.enter_context(closing(_parts(output, o, source)))
+                parts = outer.enter_context(closing(_parts(output, options, source)))
                 if parts.lock.note:
                     messages.say(f"note: {parts.lock.note}")
             result = plan.execute(
@@ -607,14 +607,14 @@ def search(
     raise typer.Exit(code)
 
 
-def _parts(output: Path, o: Mapping[str, Any], source: Source) -> PartsFolder:
+def _parts(output: Path, options: Mapping[str, Any], source: Source) -> PartsFolder:
     """The folder of the checkpoint of a search, which continues with the same options, files and data only."""
     from skysieve import __version__
     from skysieve.cluster.description import NO_MATTER
     from skysieve.core.parts import PartsFolder, files_of
 
-    options = {name: value for name, value in o.items() if name not in (*NO_MATTER, "format", "plot")}
-    run = {"options": [options, __version__], "files": files_of(source.names), "data": source.facts()}
+    same = {name: value for name, value in options.items() if name not in (*NO_MATTER, "format", "plot")}
+    run = {"options": [same, __version__], "files": files_of(source.names), "data": source.facts()}
     return PartsFolder(output, json.loads(json.dumps(run, default=str)))
 
 
@@ -642,14 +642,14 @@ class Source:
         assert self.read_one is not None
         return self.read_one(path)
 
-    def grid(self, o: Mapping[str, Any]) -> Grid | None:
+    def grid(self, options: Mapping[str, Any]) -> Grid | None:
         """The grid of the options; None if all windows cover all data."""
         from skysieve.fstat.inputs.windows import resolve_window
 
-        if all(resolve_window(cast("WindowName", name), o["efold"]).whole for name in shapes_of(o)):
+        if all(resolve_window(cast("WindowName", name), options["efold"]).whole for name in shapes_of(options)):
             return None
         names = ("t0", "t0_band", "dt0", "tau", "tau_band", "dtau", "log_tau")
-        return make_grid(self.first, *(o[name] for name in names))
+        return make_grid(self.first, *(options[name] for name in names))
 
     def facts(self) -> dict[str, Any]:
         """The values that identify the data, see `Demodulator.facts`."""
@@ -667,68 +667,73 @@ class Source:
         return lambda start: read_files(self.names[start:end], self.read)
 
 
-def shapes_of(o: Mapping[str, Any]) -> list[str]:
+def shapes_of(options: Mapping[str, Any]) -> list[str]:
     """Names of the windows of a search."""
-    return list(o["window"] or ["rect", "exp"])
+    return list(options["window"] or ["rect", "exp"])
 
 
-def source_of(o: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
+def source_of(options: Mapping[str, Any], at: Callable[[str], Path] = Path) -> Source:
     """Check the options of a search, and open its files; ``at(name)`` is the path of a file."""
-    plan_of(o, None, 1).close()
-    prior = prior_of(o)
-    names = [Path(name) for name in o["files"] or []]
-    return _source_of_sfts(o, names, prior, at) if o["sfts"] else _source_of_atoms(o, names, prior, at)
+    plan_of(options, None, 1).close()
+    prior = prior_of(options)
+    names = [Path(name) for name in options["files"] or []]
+    opened = _source_of_sfts if options["sfts"] else _source_of_atoms
+    return opened(options, names, prior, at)
 
 
-def _source_of_sfts(o: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]) -> Source:
+def _source_of_sfts(
+    options: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]
+) -> Source:
     """`source_of` with ``--sfts``; ``names`` are further patterns of SFT files."""
     from skysieve.fstat.demod.bank import long_sfts
     from skysieve.fstat.sfts.files import divided, files_of
 
-    if o["tatom"] is not None:
-        raise ValueError(f"--tatom {o['tatom']}: is for files of atoms only; SFT files contain their length")
-    if o["files_from"] is not None:
+    if options["tatom"] is not None:
+        raise ValueError(f"--tatom {options['tatom']}: is for files of atoms only; SFT files contain their length")
+    if options["files_from"] is not None:
         raise ValueError("--files-from lists files of atoms and cannot be combined with --sfts; expected --templates")
     axes = tuple(
-        (o[name], o[f"{name}_band"], o[step])
+        (options[name], options[f"{name}_band"], options[step])
         for name, step in (("freq", "df"), ("f1dot", "df1dot"), ("f2dot", "df2dot"))
     )
     left_out: list[str] = []
-    listed = o["templates"] if o["templates"] is None else Path(o["templates"])
-    patterns = [str(at(name)) for name in divided([*o["sfts"], *names])]
+    listed = options["templates"] if options["templates"] is None else Path(options["templates"])
+    patterns = [str(at(name)) for name in divided([*options["sfts"], *names])]
     host, bank = sft_options.opened(
-        patterns, o["detectors"], o["ra"], o["dec"], o["tref"],
-        o["ephemeris"], axes, o["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
-        o["inject"] or (), left_out, o["dtype"], prior,
+        patterns, options["detectors"], options["ra"], options["dec"], options["tref"],
+        options["ephemeris"], axes, options["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
+        options["inject"] or (), left_out, options["dtype"], prior,
     )  # fmt: skip
     size = sum(path.stat().st_size for path in files_of(patterns))
     notes = [text] if (text := long_sfts(bank, host.tsft)) else []
-    if o["tref"] is None:
+    if options["tref"] is None:
         notes.append(f"frequencies refer to GPS {host.tref:.0f}, the middle of the data (--tref)")
     return Source(host.first(bank), len(bank), [], left_out, host, bank, size, notes=notes)
 
 
-def _source_of_atoms(o: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]) -> Source:
+def _source_of_atoms(
+    options: Mapping[str, Any], names: list[Path], prior: BSGL | None, at: Callable[[str], Path]
+) -> Source:
     """`source_of` without ``--sfts``: ``names``, and those of ``--files-from``, are files of atoms."""
     from skysieve.fstat.inputs.files import atom_files
 
-    if o["templates"] is not None or o["inject"]:
+    if options["templates"] is not None or options["inject"]:
         raise ValueError("--templates and --inject need --sfts")
-    listed = None if o["files_from"] is None else Path(o["files_from"])
+    listed = None if options["files_from"] is None else Path(options["files_from"])
     others: list[Path] = []
     names = atom_files([*names, *listed_names(listed)], others)
     if not names:
         raise ValueError("no files of atoms are given; expected their names, --files-from, or --sfts")
     if STDIO in names and listed == STDIO:
         raise ValueError("--files-from - and the file -: standard input can be read only once")
-    if STDIO in names and o.get("resume"):
+    if STDIO in names and options.get("resume"):
         raise ValueError("-: --resume needs files, since standard input cannot be read again")
     stdin = cache(read_stdin)
 
     def read_one(path: Path) -> list[Atoms]:
         place = path if path == STDIO else at(str(path))
         try:
-            return read(place, o["tatom"], o["detectors"], stdin)
+            return read(place, options["tatom"], options["detectors"], stdin)
         except ValueError as error:
             raise ValueError(str(error).replace(str(place), str(path))) from error
 
@@ -742,29 +747,30 @@ def _source_of_atoms(o: Mapping[str, Any], names: list[Path], prior: BSGL | None
     return Source(first, len(names), names, [], read_one=read_one, notes=notes)
 
 
-def prior_of(o: Mapping[str, Any]) -> BSGL | None:
+def prior_of(options: Mapping[str, Any]) -> BSGL | None:
     """The prior of the line-robust statistic."""
     from skysieve.fstat.template_search.bsgl import BSGL
 
-    if o["fstar0"] is not None:
+    if options["fstar0"] is not None:
         try:
-            odds = [float(v) for v in o["olgx"].split(",")] if o["olgx"] else None
+            odds = [float(v) for v in options["olgx"].split(",")] if options["olgx"] else None
         except ValueError:
-            raise ValueError(f"--olgx {o['olgx']}: expected numbers, with a comma between") from None
-        return BSGL(o["fstar0"], odds)
-    if o["olgx"]:
+            raise ValueError(f"--olgx {options['olgx']}: expected numbers, with a comma between") from None
+        return BSGL(options["fstar0"], odds)
+    if options["olgx"]:
         raise ValueError("--olgx needs --bsgl")
     return None
 
 
-def plan_of(o: Mapping[str, Any], grid: Grid | None, total: int) -> SearchPlan:
+def plan_of(options: Mapping[str, Any], grid: Grid | None, total: int) -> SearchPlan:
     """The plan of a search of this many templates."""
     from skysieve.fstat.template_search.search import SearchPlan
 
     return SearchPlan(
-        grid, windows=cast("list[WindowName]", shapes_of(o)), efold=o["efold"], topk=o["topk"],
-        threshold=o["threshold"], bsgl=prior_of(o), dtype=o["dtype"], statistic=o["statistic"], device=o["device"],
-        strict=not o["lenient"], band_width=max(1, total // 200), memory=o["memory"], threads=o["threads"],
+        grid, windows=cast("list[WindowName]", shapes_of(options)), efold=options["efold"], topk=options["topk"],
+        threshold=options["threshold"], bsgl=prior_of(options), dtype=options["dtype"], statistic=options["statistic"],
+        device=options["device"], strict=not options["lenient"], band_width=max(1, total // 200),
+        memory=options["memory"], threads=options["threads"],
     )  # fmt: skip
 
 

@@ -33,13 +33,13 @@ class SearchWork:
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job, plan = job, job.plan
-        o = job.options | {"device": job.device, "threads": resources.threads, "memory": resources.memory}
-        o |= {"files": plan["files"], "files_from": None}
-        self.options = o
-        self.source = source_of(o, job.at)
+        options = job.options | {"device": job.device, "threads": resources.threads, "memory": resources.memory}
+        options |= {"files": plan["files"], "files_from": None}
+        self.options = options
+        self.source = source_of(options, job.at)
         if self.source.facts() != plan["facts"]:
             raise ValueError("the SFTs or the templates differ from those of the job")
-        self.plan = plan_of(o, _grid(plan["grid"]), plan["total"])
+        self.plan = plan_of(options, _grid(plan["grid"]), plan["total"])
 
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
@@ -49,10 +49,10 @@ class SearchWork:
             raise ValueError("--templates -: --cluster needs a file")
         if str(STDIO) in map(str, options["files"] or ()):
             raise ValueError("-: --cluster needs files, since standard input cannot be read again")
-        o = options | {"device": "cpu", "threads": 1, "memory": None}
-        source = source_of(o)
-        grid, total = source.grid(o), source.total
-        with plan_of(o, grid, total) as plan:
+        here = options | {"device": "cpu", "threads": 1, "memory": None}
+        source = source_of(here)
+        grid, total = source.grid(here), source.total
+        with plan_of(here, grid, total) as plan:
             plan.check(source.first)
             settings = plan._settings() | source.facts()
         step = options["partition"] or min(MOST, max(LEAST, -(-total // SHARE)))
@@ -69,7 +69,6 @@ class SearchWork:
     def compute(self, partition: list[int]) -> Part:
         """Search a range of templates."""
         start, end = partition
-        o = self.options
         with ExitStack() as stack:
             batches = self.source.batches(stack, self.plan, end)
             found = self.plan.execute(batches, start=start, total=end - start)
@@ -89,7 +88,7 @@ class SearchWork:
         if ranked:
             columns["statistic"] = np.concatenate(ranked)
         faults = [
-            text if o["sfts"] and "template" in text else f"template {number}: {text}"
+            text if self.options["sfts"] and "template" in text else f"template {number}: {text}"
             for number, text in found.faults.items()
         ]
         facts = {"windows": windows, "n_bad": found.n_bad, "faults": found.faults, "n": found.n_templates}
@@ -99,8 +98,8 @@ class SearchWork:
     def finish(cls, job: Job, parts: Parts, path: Path) -> None:
         """Join the ledgers, and write the table."""
         plan = job.plan
-        o = job.options | {"device": "cpu", "threads": 1, "memory": None}
-        with plan_of(o, _grid(plan["grid"]), plan["total"]) as made:
+        here = job.options | {"device": "cpu", "threads": 1, "memory": None}
+        with plan_of(here, _grid(plan["grid"]), plan["total"]) as made:
             options = made.options
             ledgers = {name: Ledger(options.topk, options.threshold, 0) for name in options.windows}
             threshold = made.threshold

@@ -261,8 +261,8 @@ def smooth(
         harmonics = (iterations, lmax) != (None, None) or "harmonic" in method or quadrature == "healpy"
         needs("a sum over pixels, without --iter, --lmax, --method harmonic and --quadrature healpy", not harmonics,
               "--eps")  # fmt: skip
-        o = flat_options(given)
-        read_kernel(kernels_of(o))
+        options = flat_options(given)
+        read_kernel(kernels_of(options))
         if divided:
             from skysieve.cluster.command import launch
 
@@ -284,45 +284,51 @@ def smooth(
             if output is None and len(files) == 2 and typed_as_folder(target):
                 raise ValueError(f"{target}/: expected the name of a file to write; -o {target}/ writes into a folder")
             if not dry_run:
-                read = [Path(o[name]) for name in ("bl", "profile") if o.get(name) is not None]
+                read = [Path(options[name]) for name in ("bl", "profile") if options.get(name) is not None]
                 check_outputs({"--output": target, "--plot": plot}, read)
                 check_output(target, overwrite)
                 check_picture(plot, overwrite)
-            smooth_one(files[0], target, o, messages, overwrite, plot)
+            smooth_one(files[0], target, options, messages, overwrite, plot)
     raise typer.Exit(code)
 
 
 def smooth_one(
-    source: Path, output: Path, o: Mapping[str, Any], messages: Messages, overwrite: bool, plot: Path | None = None
+    source: Path,
+    output: Path,
+    options: Mapping[str, Any],
+    messages: Messages,
+    overwrite: bool,
+    plot: Path | None = None,
 ) -> SkyMaps:
     """Smooth the maps of a file by the options, and write them."""
     from dataclasses import replace
 
     from skysieve.core.device import begin
 
-    begin(o["device"], "skysieve.sphere.cuda.engine", before=["astropy.io.fits"])
+    begin(options["device"], "skysieve.sphere.cuda.engine", before=["astropy.io.fits"])
     from skysieve.sphere.maps.io import fits_bytes, read_maps, write_maps
     from skysieve.sphere.maps.smoothing import smooth_maps
 
-    kernel = read_kernel(kernels_of(o))
-    columns = None if o["fields"] is None else [f.strip() for f in o["fields"].split(",")]
+    kernel = read_kernel(kernels_of(options))
+    columns = None if options["fields"] is None else [f.strip() for f in options["fields"].split(",")]
     began = time.process_time()
-    sky = read_maps(read_stdin() if source == STDIO else source, columns, o["hdu"], auxiliary=False)
+    sky = read_maps(read_stdin() if source == STDIO else source, columns, options["hdu"], auxiliary=False)
     read = time.process_time() - began
-    if o["pixwin"]:
-        kernel = with_pixels(kernel, sky.nside, o["nside_out"], sky.polarised)
-    if o.get("dry_run"):
-        _predict(source, sky, kernel, o, read)
+    if options["pixwin"]:
+        kernel = with_pixels(kernel, sky.nside, options["nside_out"], sky.polarised)
+    if options.get("dry_run"):
+        _predict(source, sky, kernel, options, read)
         return sky
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
             "quadrature")  # fmt: skip
     with messages.notes():
         found = smooth_maps(
-            sky, kernel=kernel, iter=o["iterations"], progress=messages.progress, **{name: o[name] for name in same}
-        )
+            sky, kernel=kernel, iter=options["iterations"], progress=messages.progress,
+            **{name: options[name] for name in same},
+        )  # fmt: skip
     seconds = time.perf_counter() - start
-    found = replace(found, history=_history(source, sky, found, o))
+    found = replace(found, history=_history(source, sky, found, options))
     if output == STDIO:
         write_stdout(fits_bytes(found))
     else:
@@ -341,42 +347,45 @@ def smooth_one(
     return found
 
 
-def _predict(source: Path, sky: SkyMaps, kernel: Kernel, o: Mapping[str, Any], read: float) -> None:
+def _predict(source: Path, sky: SkyMaps, kernel: Kernel, options: Mapping[str, Any], read: float) -> None:
     """Print the predicted cost of smoothing ``sky``, which took ``read`` seconds of processor time to read."""
     from skysieve.core.command import show_prediction
 
     from .rates import prediction
 
-    other = o["masked"] != "zero" or o["flux"] != "none" or o["positive"] or o["nside_out"] is not None
-    other = other or o["quadrature"] == "healpy" or (o["iterations"], o["lmax"]) != (None, None)
+    other = options["masked"] != "zero" or options["flux"] != "none" or options["positive"]
+    other = other or options["quadrature"] == "healpy"
+    other = other or (options["nside_out"], options["iterations"], options["lmax"]) != (None, None, None)
     how = ("method", "eps", "quadrature", "dtype", "device", "memory", "threads")
-    simple = not other and o["method"] != "harmonic"
-    facts = prediction(sky, kernel, simple, read, **{name: o[name] for name in how})
+    simple = not other and options["method"] != "harmonic"
+    facts = prediction(sky, kernel, simple, read, **{name: options[name] for name in how})
     show_prediction(facts, f"{source}: {len(sky.maps)} map{'s' * (len(sky.maps) > 1)} of nside {sky.nside}")
 
 
-def _history(source: Path, sky: SkyMaps, found: SkyMaps, o: Mapping[str, Any]) -> tuple[str, ...]:
+def _history(source: Path, sky: SkyMaps, found: SkyMaps, options: Mapping[str, Any]) -> tuple[str, ...]:
     """HISTORY cards of the smoothed maps: version, kernel, columns, and options that differ from their defaults."""
     from skysieve import __version__
 
     name = "standard input" if source == STDIO else source.name
     facts = (
         ("columns", ", ".join(found.names)), ("unchanged columns", ", ".join(found.unchanged)),
-        ("pixel window", "applied" if o["pixwin"] else ""), ("iter", o["iterations"]), ("lmax", o["lmax"]),
-        ("quadrature", o["quadrature"]), ("masked", o["masked"] if o["masked"] != "zero" else ""),
-        ("flux", o["flux"] if o["flux"] != "none" else ""), ("positive", "yes" if o["positive"] else ""),
-        ("nside before", sky.nside if o["nside_out"] else ""),
+        ("pixel window", "applied" if options["pixwin"] else ""), ("iter", options["iterations"]),
+        ("lmax", options["lmax"]), ("quadrature", options["quadrature"]),
+        ("masked", options["masked"] if options["masked"] != "zero" else ""),
+        ("flux", options["flux"] if options["flux"] != "none" else ""),
+        ("positive", "yes" if options["positive"] else ""),
+        ("nside before", sky.nside if options["nside_out"] else ""),
     )  # fmt: skip
     return (
         f"smoothed by skysieve {__version__} smooth from {name}",
-        *(f"kernel: {option} {value}" for option, value in kernels_of(o).items() if value is not None),
+        *(f"kernel: {option} {value}" for option, value in kernels_of(options).items() if value is not None),
         *(f"{fact}: {value}" for fact, value in facts if value not in (None, "")),
     )
 
 
-def kernels_of(o: Mapping[str, Any]) -> dict[str, str | None]:
+def kernels_of(options: Mapping[str, Any]) -> dict[str, str | None]:
     """The options of `KERNELS`, by their names on the command line."""
-    return {name: o[name.replace("-", "_")] for name in KERNELS}
+    return {name: options[name.replace("-", "_")] for name in KERNELS}
 
 
 def read_kernel(given: dict[str, str | None]) -> Kernel:
