@@ -147,10 +147,10 @@ def lists_bytes(cut: Cut) -> int:
     return BARRIERS + (CHUNK.itemsize + 4 * cut.wd) * len(cut.chunks)
 
 
-def sampled_tiles(delays: NDArray[np.int32], count: int = 8) -> NDArray[np.int32]:
-    """Delays of some tiles, evenly from the first to the last, shape (tiles, 8, channels)."""
+def sampled_tiles(delays: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Delays of at most 8 tiles, evenly from the first to the last, shape (tiles, 8, channels)."""
     tiles = -(-len(delays) // TILE)
-    chosen = np.unique(np.linspace(0, tiles - 1, min(count, tiles)).astype(np.int64))
+    chosen = np.unique(np.linspace(0, tiles - 1, min(8, tiles)).astype(np.int64))
     rows = np.minimum(TILE * chosen[:, None] + np.arange(TILE), len(delays) - 1)
     return delays[rows]
 
