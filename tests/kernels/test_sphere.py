@@ -9,7 +9,7 @@ import pytest
 
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.tasks import TaskPool
-from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Rings, TopHat, from_function
+from skysieve.sphere import ECP, Gaussian, Healpix, MexicanHat, Profile, Rings, TopHat, from_function
 from skysieve.sphere.contract import Spec
 from skysieve.sphere.cpu.spin import SpinEngine
 from skysieve.sphere.cuda import engine as cuda
@@ -231,14 +231,20 @@ def test_a_quarter_turn_is_exact(runtime):
 
 
 @one_order
-def test_what_a_gpu_cannot_do_is_refused(runtime):
+def test_what_a_gpu_cannot_do_is_refused(runtime, monkeypatch):
     spec = spec_of([Gaussian(fwhm=0.3)], Healpix(4), 1e-6, "float32")
     with pytest.raises(ValueError, match="harmonic transforms run on the CPU"):
         cuda.Engine(spec, "harmonic", runtime=runtime)
     hard = spec_of([TopHat(0.3)], Healpix(4), 1e-6, "float32")
     with pytest.raises(NotBandLimited, match="has an edge"):
         cuda.Engine(hard, "ring", runtime=runtime)
-    assert cuda.Engine(hard, "auto", runtime=runtime).method == "direct"
+    radii = np.linspace(0, np.pi, 50)
+    cusp = spec_of([Profile(radii, np.exp(-radii))], Healpix(4), 1e-6, "float32")
+    with pytest.raises(NotBandLimited, match="do not fall below eps=1e-06: method='ring' cannot be used on a GPU"):
+        cuda.Engine(cusp, "ring", runtime=runtime)
+    monkeypatch.setattr(cuda, "prefers_direct", lambda *_: False)
+    for endless in (hard, cusp):
+        assert cuda.Engine(endless, "auto", runtime=runtime).method == "direct"
     with pytest.raises(MemoryBudgetError, match="the plan on the GPU"):
         cuda.Engine(spec, "direct", runtime=runtime, memory=1000)
 

@@ -256,7 +256,7 @@ class RingEngine:
         bound = mode_bounds(spec.table, radial, 0.5 * spec.eps, spec.spin)
         if not np.isfinite(bound).all():
             raise NotBandLimited(
-                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot be used; "
+                f"the kernel's modes do not fall below eps={spec.eps:g}: method='ring' cannot be used on a GPU; "
                 "use method='direct' or 'auto'"
             )
         return np.ceil(bound * 1.01).astype(np.int64) + (8 if spec.spin else 2)
