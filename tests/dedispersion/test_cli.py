@@ -581,10 +581,15 @@ def test_help_screens_have_an_example_and_sentences(name):
 def test_channel_numbers():
     assert channel_numbers(None, 4) == []
     assert channel_numbers("3", 4) == [3]
-    assert channel_numbers("0,2:2,1:3", 4) == [0, 2, 1, 2, 3]
+    assert channel_numbers("0,2:2,1:3", 5) == [0, 2, 1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["a", "1,", "1:", ":1", "1.5", "-1", "3:1", "4", "0:4", "0:99999999999999"])
 def test_what_are_no_channel_numbers(text):
     with pytest.raises(ValueError, match=f"^--ignore {text}: expected channels"):
         channel_numbers(text, 4)
+
+
+def test_all_channels_are_not_ignored():
+    with pytest.raises(ValueError, match=r"^--ignore 2,0:3: all channels are left out"):
+        channel_numbers("2,0:3", 4)

@@ -72,7 +72,7 @@ def channel_numbers(text: str | None, nchan: int) -> list[int]:
     Raises
     ------
     ValueError
-        `text` is not such a list, a range is descending, or a number is not in 0 ... ``nchan - 1``.
+        `text` is not such a list, a range is descending, a number is not in 0 ... ``nchan - 1``, or all are listed.
 
     Examples
     --------
@@ -92,6 +92,8 @@ def channel_numbers(text: str | None, nchan: int) -> list[int]:
                 f"--ignore {text}: expected channels from 0 to {nchan - 1}, and no range whose end is below its start"
             )
         found += range(low, high + 1)
+    if len(set(found)) == nchan:
+        raise ValueError(f"--ignore {text}: all channels are left out, so that nothing can be found")
     return found
 
 
