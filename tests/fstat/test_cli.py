@@ -103,7 +103,8 @@ def test_synth(tmp_path):
     ("args", "message"),
     [
         (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
-        (("synth", "x.npz", "--inject", "3,4,5,sine"), "window='sine'"),
+        (("synth", "x.npz", "--inject", "3,4,5,sine"), "--inject 3,4,5,sine: window='sine'"),
+        (("synth", "x.npz", "--inject", "3,4,nan"), "--inject 3,4,nan: snr=nan: expected at least 0"),
         (("synth", "x.npz", "--dec", "nan"), "--dec nan: expected a finite number"),
         (("synth", "x.npz", "--days", "nan"), "--days nan: expected a number above 0"),
         (("synth", "x.npz", "--gap", "3"), "--gap 3: expected 2 whole numbers"),

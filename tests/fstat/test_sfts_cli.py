@@ -60,6 +60,14 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "--df -1.0: expected a number above 0"),
+        (
+            ["--sfts", "FOLDER", *PLACE, "--freq", "100", "--freq-band", "1", "--df", "1e-18"],
+            "1e+18 values, expected at",
+        ),
+        (
+            ["--sfts", "FOLDER", *PLACE, *BANK, "--f1dot-band", "1", "--df1dot", "1e-320"],
+            "inf values, expected at most",
+        ),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--f1dot-band", "-1"], "--f1dot-band -1.0: expected at least 0"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "nan"], "--freq nan: expected a finite number"),
         (["--sfts", "FOLDER", "--ra", "inf", "--dec", "0", *BANK], "--ra inf: expected a finite number"),

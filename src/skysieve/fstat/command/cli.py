@@ -930,7 +930,10 @@ def _injection(text: str) -> Injection:
         t0, tau, snr = int(parts[0]), int(parts[1]), float(parts[2])
     except ValueError as error:
         raise ValueError(f"--inject {text}: expected t0,tau,snr or t0,tau,snr,window ({error})") from error
-    return Injection(t0, tau, snr, cast("WindowName", parts[3] if len(parts) == 4 else "rect"))
+    try:
+        return Injection(t0, tau, snr, cast("WindowName", parts[3] if len(parts) == 4 else "rect"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"--inject {text}: {error}") from error
 
 
 @fstat.command()

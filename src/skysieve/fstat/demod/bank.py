@@ -23,6 +23,8 @@ ALIASES = {
 """Names of columns in the tables of LALPulsar and PyFstat."""
 ACCELERATION = 1.3e-10
 """Largest relative change of frequency in a second, from the rotation and the orbit of the Earth."""
+MOST_VALUES = 10**9
+"""Most values of one parameter in a grid."""
 MOST_LOST = 0.05
 """Part of 2F that may be lost within an SFT without a note, as in LALPulsar."""
 ROUNDING = 1e-3
@@ -150,7 +152,13 @@ class TemplateBank:
                 finite(value, name, "a range (first, last, step) of finite numbers")
             if step <= 0 or last < first:
                 raise ValueError(f"{name}=({first!r}, {last!r}, {step!r}): expected first <= last and a step above 0")
-            axes.append(first + step * np.arange(int((last - first) / step + ROUNDING) + 1))
+            steps = (last - first) / step
+            if steps >= MOST_VALUES:
+                raise ValueError(
+                    f"{name}=({first!r}, {last!r}, {step!r}): the grid would have {steps:.3g} values, expected at most "
+                    f"{MOST_VALUES:,}"
+                )
+            axes.append(first + step * np.arange(int(steps + ROUNDING) + 1))
         return cls(*axes)
 
     @classmethod
