@@ -311,7 +311,7 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
     >>> from skysieve.dedispersion.data.observation import Observation
     >>> obs = Observation(np.array([1500.0, 1499.0]), 1e-3)
     >>> dropped_text(np.array([[1000, 3000, 0, 2], [5000, 5010, 1, 2]]), obs)
-    'dropped data, filled with noise: 1 to 3 s (all channels), 5 to 5.01 s (1 channels, from number 1 to 1)'
+    'dropped data, filled with noise: 1 to 3 s (all channels), 5 to 5.01 s (channel 1)'
     """
     spans: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
     for rect in dropped:
@@ -319,11 +319,9 @@ def dropped_text(dropped: NDArray[np.int64], obs: Observation, most: int = 6) ->
     parts = []
     for (first, last), rects in sorted(spans.items(), key=lambda s: s[0][0] - s[0][1])[:most]:
         count = sum(int(r[3] - r[2]) for r in rects)
-        which = "all channels"
-        if count < obs.nchan:
-            which = (
-                f"{count} channels, from number {min(int(r[2]) for r in rects)} to {max(int(r[3]) for r in rects) - 1}"
-            )
+        low, high = min(int(r[2]) for r in rects), max(int(r[3]) for r in rects) - 1
+        which = f"channel {low}" if low == high else f"{count} channels, from number {low} to {high}"
+        which = "all channels" if count == obs.nchan else which
         parts.append((first, f"{first * obs.tsamp:.6g} to {last * obs.tsamp:.6g} s ({which})"))
     text = ", ".join(part for _, part in sorted(parts))
     rest = f" and {len(spans) - most} shorter stretches" if len(spans) > most else ""

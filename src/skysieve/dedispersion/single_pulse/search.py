@@ -666,9 +666,9 @@ def search(
         are too long for noise (see `find_dropped`); the result lists them as ``dropped``.  ``Losses([])`` searches all
         samples as they are.
     clean : bool, str, sequence of str or None
-        What is removed from the data first: None or True for steps of the gain, bad channels, narrow-band signals and
-        impulses; False for nothing; or names of `CLEANING`.  The result lists what was removed as ``removed``.  Data of
-        fewer than 16 channels and de-dispersed data are not cleaned.
+        What is removed from the data first: None, True or "all" for steps of the gain, bad channels, narrow-band
+        signals and impulses; False or "none" for nothing; or names of `CLEANING`.  The result lists what was removed as
+        ``removed``.  Data of fewer than 16 channels and de-dispersed data are not cleaned.
     veto : bool, optional
         Examine each candidate again in the samples around it, and leave out candidates that are not dispersed pulses
         (for the reasons, see `vetting.REASONS`).  The result counts these as ``vetoed``.  In data of fewer than 32
