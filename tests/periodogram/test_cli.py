@@ -428,6 +428,29 @@ def test_errors_of_the_search_name_options(batch: Path) -> None:
         assert result.stdout == ""
 
 
+def test_wrong_options_are_refused_before_files_are_read(
+    batch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skysieve.core.device._load_driver", lambda: None)
+    monkeypatch.setattr("skysieve.core.device._ask_driver", lambda: (None, 0))
+    missing = tmp_path / "missing.csv"
+    for options, message in (
+        (("--nterms", "40"), "--nterms 40: expected 1 to 32"),
+        (("--peaks", "1001"), "--peaks 1001: expected 1 to 1000"),
+        (("--memory", "x"), "--memory 'x': expected a share such as '80%', an amount"),
+        (("--device", "gpu"), "--device 'gpu': expected 'auto', 'cpu', 'cuda', 'cuda:N'"),
+        (("--device", "cuda:9"), "--device cuda:9: no CUDA driver was found"),
+        (("--nf", "1"), "--nf 1; a grid from --max-period to --min-period needs at least 2"),
+        (("--samples-per-peak", "-1"), "--samples-per-peak -1; a positive number is expected"),
+        (("--method", "finufft", "--nterms", "2"), "--method 'finufft' has one term"),
+    ):
+        for more in ((), ("--dry-run",)):
+            result = run("period", missing, *options, *more)
+            assert result.exit_code == 2
+            assert result.stderr.startswith(f"skysieve: {message}")
+            assert len(result.stderr.splitlines()) == 1
+
+
 def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     out.write_text("mine")

@@ -162,6 +162,7 @@ class PeriodRun:
             self._check_table(self.output, outputs.format, replaces)
         if self.plot is not None:
             self._check_plot(self.plot, outputs.overwrite)
+        self._prepare_device(request.arguments["device"])
         self.partition = outputs.partition
         if outputs.resume:
             assert self.output is not None
@@ -179,6 +180,21 @@ class PeriodRun:
                 self.say(f"note: {self.parts.lock.note}")
         elif outputs.partition is not None:
             raise UserError("--partition needs --resume or --cluster")
+
+    def _prepare_device(self, name: str) -> None:
+        """Load what a GPU needs in another thread; `UserError` if the device that was named cannot be used."""
+        from skysieve.core.device import begin, resolve
+        from skysieve.core.errors import DeviceUnavailable
+
+        begin(name, "skysieve.periodogram.cuda.engine")
+        if name == "auto":
+            return
+        try:
+            resolve(name)
+        except ValueError as e:
+            raise UserError(str(e)) from None
+        except DeviceUnavailable as e:
+            raise UserError(f"--device {name}: {with_option(str(e)).removeprefix(f'--device {name!r}: ')}") from None
 
     def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
         from skysieve.core.table_files import FORMATS, check_format
@@ -280,7 +296,6 @@ class PeriodRun:
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""
-        from skysieve.core.device import begin
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
         from skysieve.periodogram.survey import join
@@ -288,7 +303,6 @@ class PeriodRun:
         from .report import show_periods, summary
 
         started = time.monotonic()
-        begin(self.request.arguments.get("device", "auto"), "skysieve.periodogram.cuda.engine")
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
             if file == STDIO:
@@ -565,10 +579,12 @@ class PeriodRun:
 
     def _note(self, text: str) -> None:
         """Print a note of the search, once for all partitions."""
+        from .report import with_search_options
+
         kind = text[:20]
         if kind not in self.noted or self.parts is None:
             self.noted.add(kind)
-            self.say(f"note: {text}")
+            self.say(f"note: {with_search_options(text)}")
 
     def _join(self) -> None:
         """Join the answers of each file."""

@@ -7,14 +7,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from skysieve import __version__
+from skysieve.core.memory import parse_budget
 from skysieve.periodogram.analysis.phase_function import PHASE_FUNCTIONS
+from skysieve.periodogram.lightcurves.checks import make_spec
 from skysieve.periodogram.lightcurves.column_names import Wanted
 from skysieve.periodogram.multiband import DEFAULT_TERMS
+from skysieve.periodogram.numerics.fourier import MAX_TERMS
+from skysieve.periodogram.numerics.grid import make_rule
 from skysieve.periodogram.survey import OPEN_SAMPLES, Request
 
+from .report import with_search_options
 from .run import Treatment, UserError
 
 AUTO = "auto"
+MAX_PEAKS = 1000
+"""Largest number of peaks: each is compared with all higher ones, and has seven columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,9 @@ def read_options(options: Mapping[str, Any]) -> SearchOptions:
     # A sinusoid finds half of a rotation; two terms would find either half or all of it, object by object.
     band_terms = DEFAULT_TERMS if o["nterms"] is None and multiband is None and not asteroid else None
     nterms = o["nterms"] or 1
+    for name, value, most in (("--nterms", nterms, MAX_TERMS), ("--peaks", o["peaks"], MAX_PEAKS)):
+        if value > most:
+            raise UserError(f"{name} {value}: expected 1 to {most}")
     arguments = _grid_arguments(
         o["min_period"], o["max_period"], o["fmin"], o["fmax"], o["nf"], Request({"nterms": nterms}, unit, asteroid)
     )
@@ -61,6 +71,7 @@ def read_options(options: Mapping[str, Any]) -> SearchOptions:
         "samples_per_peak": samples, "fit_mean": not o["no_fit_mean"], "normalization": o["normalization"],
         "n_peaks": o["peaks"], "method": method, "device": o["device"], "dtype": o["dtype"], "nterms": nterms,
     }  # fmt: skip
+    _check_search(arguments, o["memory"])
     model = _phase_model(o["r"], o["delta"], o["phase"], o["phase_model"])
     jitter = o["jitter"]
     if jitter is not None and not 0 <= jitter < float("inf"):
@@ -75,6 +86,19 @@ def read_options(options: Mapping[str, Any]) -> SearchOptions:
             asteroid or model is not None, flags, bits,
         ),
     )  # fmt: skip
+
+
+def _check_search(arguments: Mapping[str, Any], memory: str | None) -> None:
+    """Refuse, before files are read, what the search would refuse for any light curve."""
+    a = arguments
+    try:
+        make_spec(
+            a["fit_mean"], True, a["normalization"], a["n_peaks"], False, a["method"], a["dtype"], a["nterms"]
+        )  # fmt: skip
+        make_rule(**{name: a[name] for name in ("fmin", "fmax", "nf", "samples_per_peak")})
+        parse_budget(memory, 1)
+    except (ValueError, TypeError) as e:
+        raise UserError(with_search_options(str(e))) from None
 
 
 def _grid_arguments(
