@@ -451,6 +451,19 @@ def test_wrong_options_are_refused_before_files_are_read(
             assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_range_without_frequencies(batch: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    result = run("period", batch, "--fmax", "1e-9", "-o", out)
+    assert result.exit_code == 2
+    assert "the shortest period, 1e+09 d, is not below the longest period of the automatic range, " in result.stderr
+    assert result.stderr.rstrip().endswith("give that end of the range too (--max-period or --fmin)")
+    assert not out.exists()
+    result = run("period", batch, "--fmin", "1", "--fmax", "1.0000001")
+    assert "(up to 1 frequency an object)" in result.stderr
+    result = run("period", batch, "--fmin", "1", "--fmax", "4", "--samples-per-peak", "0.01")
+    assert "0.2 or less is usual (a larger --nf)" in result.stderr
+
+
 def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     out.write_text("mine")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.command import counted
 from skysieve.periodogram.analysis.sampling import highest_frequencies
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.sources import light_curves
@@ -59,10 +60,17 @@ def range_of(curves: LightCurves, request: Request, total: int | None = None) ->
                 f"the longest period, {given:.4g} {request.unit}, is not above the shortest period of the automatic "
                 f"range, {limit:.4g} {request.unit}; give that end of the range too (--min-period or --fmax)"
             )
+        if rule.auto_min and rule.fmax is not None and len(curves) == (total or len(curves)):
+            given, limit = request.scale / rule.fmax, request.scale * 2 * rule.samples_per_peak * float(np.nanmax(span))
+            raise ValueError(
+                f"the shortest period, {given:.4g} {request.unit}, is not below the longest period of the automatic "
+                f"range, {limit:.4g} {request.unit}; give that end of the range too (--max-period or --fmin)"
+            )
         return "", []
     low, high = np.min(grids.f0[searched]), np.max((grids.f0 + grids.df * (grids.nf - 1))[searched])
     most = int(np.max(grids.nf))
-    count = f"{most:,} frequencies" if len(curves) == 1 else f"up to {most:,} frequencies an object"
+    count = counted(most, "frequency", "frequencies")
+    count = count if len(curves) == 1 else f"up to {count} an object"
     others = "; --min-period and --max-period set others" if rule.auto_min or rule.auto_max else ""
     what = "rotation periods" if request.asteroid else "periods"
     text = f"{what} of {request.scale / high:.4g} to {request.scale / low:.4g} {request.unit} ({count}{others})"
