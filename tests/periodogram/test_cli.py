@@ -464,6 +464,17 @@ def test_a_range_without_frequencies(batch: Path, tmp_path: Path) -> None:
     assert "0.2 or less is usual (a larger --nf)" in result.stderr
 
 
+def test_normalizations_without_probabilities(batch: Path) -> None:
+    for options, why in (
+        (("--normalization", "psd", "--no-err"), "psd without errors has the unit of the values squared"),
+        (("--normalization", "scargle"), "scargle depends on the unknown scatter of the values"),
+    ):
+        result = run("period", batch, *GRID, *options)
+        assert f"note: no false-alarm probabilities: the power of --normalization {why}" in result.stderr
+        assert "bootstrap" not in result.stderr
+    assert "probabilities" not in run("period", batch, *GRID, "--normalization", "psd").stderr
+
+
 def test_what_exists_is_replaced_on_demand(batch: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     out.write_text("mine")

@@ -23,6 +23,7 @@ from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
+from skysieve.periodogram.numerics.normalization import normalization_named
 from skysieve.periodogram.result.aliases import (
     Alias,
     Sampling,
@@ -258,9 +259,16 @@ def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
     arguments = request.arguments
     if banded and not BAND_MODELS[request.multiband].one_series:
         return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
-    normalization = arguments.get("normalization", "standard")
-    # of one term, because `fap.series_probability` holds for more
-    return fap.no_formula("baluev", normalization, 1, True, has_dy)
+    normalization = normalization_named(arguments.get("normalization", "standard"))
+    name = f"no false-alarm probabilities: the power of --normalization {normalization.name}"
+    if not normalization.has_distribution:
+        return f"{name} depends on the unknown scatter of the values; --normalization standard has them"
+    if normalization.has_unit(has_dy):
+        return (
+            f"{name} without errors has the unit of the values squared, and their scatter is unknown; --err names a "
+            "column of errors, and --normalization standard needs none"
+        )
+    return None
 
 
 def probabilities(
