@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from skysieve.core.arrays import Words
 
 TableName = Literal["objects", "peaks", "power"]
@@ -63,8 +65,12 @@ def peak_names() -> tuple[str, ...]:
 
 
 def _of_peak(values: Any, k: int) -> Any:
-    """Values of one peak of all objects."""
-    return Words(values.codes[..., k], values.words) if isinstance(values, Words) else values[..., k]
+    """Values of one peak of all objects; `Words` without words that it does not have, of which there may be many."""
+    if not isinstance(values, Words):
+        return values[..., k]
+    codes, used = values.codes[..., k], np.zeros(len(values.words), bool)
+    used[codes] = True
+    return Words((np.cumsum(used, dtype=np.int32) - 1)[codes], values.words[used])
 
 
 def table_columns(
