@@ -10,6 +10,8 @@ from typing import Any
 
 INTERRUPTED = 130
 MESSAGE = "skysieve: interrupted\n"
+AGAIN = 0.01
+"""Seconds after which an interrupt that Python dropped is raised again."""
 FAILED = 1
 """Exit code that typer gives an interrupted command which does not handle it."""
 
@@ -29,16 +31,23 @@ def main() -> None:
     report = sys.unraisablehook
 
     def unraisable(what: Any) -> None:
-        """Raise an interrupt again if Python dropped it because it came during the clean-up of an object."""
-        if issubclass(what.exc_type, KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        else:
+        """Raise an interrupt again if Python dropped it because it came during the clean-up of an object.
+
+        Python would drop it once more in this function, so that a timer raises it.
+        """
+        if not issubclass(what.exc_type, KeyboardInterrupt):
             report(what)
+        elif hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            signal.raise_signal(signal.SIGINT)
 
     try:
         from .cli import main as run
 
         sys.unraisablehook = unraisable
+        if hasattr(signal, "setitimer"):
+            signal.signal(signal.SIGALRM, interrupt)
         signal.signal(signal.SIGINT, interrupt)
         run()
     except (KeyboardInterrupt, ImportError) as e:  # an interrupt during the import of a compiled module
@@ -51,6 +60,8 @@ def main() -> None:
     else:
         code = 0
     signal.signal(signal.SIGINT, _leave)
+    if interrupted and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
     if interrupted:
         _end(code)
     sys.exit(code)

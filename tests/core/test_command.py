@@ -326,6 +326,31 @@ def test_an_import_that_is_interrupted_ends_as_any_work():
     assert (done.returncode, done.stderr) == (130, "skysieve: interrupted\n")
 
 
+DROPS = """
+import os, signal, sys, time
+from skysieve import __main__, cli
+
+class Cleaned:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+def work():
+    Cleaned()
+    time.sleep(60)
+
+cli.main = work
+__main__.main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+def test_an_interrupt_that_python_drops_ends_the_command():
+    """As Python drops one that comes in a callback of the lock of an import."""
+    done = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (130, "skysieve: interrupted\n")
+
+
 @pytest.mark.skipif(not hasattr(select, "poll"), reason="there is no poll here")
 def test_a_reader_of_the_output_that_ends_early_is_no_error():
     code = (
