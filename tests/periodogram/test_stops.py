@@ -100,6 +100,40 @@ def test_ctrl_c_at_any_moment(seconds: float, survey: Path, tmp_path: Path) -> N
     assert "Traceback" not in message
 
 
+ONE_THREAD = """
+import os, signal, threading
+import numpy as np
+import skysieve
+
+t = np.sort(np.random.default_rng(1).uniform(0, 1000, 3000))
+y = np.sin(t)
+
+def search(nf):
+    options = dict(fmin=0.1, fmax=3000.0, method="direct", return_power=False, device="cpu", threads=1)
+    skysieve.lombscargle(t, y, nf=nf, **options)
+
+from skysieve.periodogram.cpu import chunk
+run = chunk.interrupted_after
+
+def watched(kernel, *arguments):
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return run(kernel, *arguments)
+
+search(300_000)
+chunk.interrupted_after = watched
+try:
+    search(1_500_000)
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+def test_ctrl_c_in_compiled_code_of_the_main_thread() -> None:
+    """numba raised SystemError, or crashed, if the signal came before it made the arrays that the function returns."""
+    done = subprocess.run([sys.executable, "-c", ONE_THREAD], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted True\n"), done.stderr
+
+
 def test_ctrl_c_after_minutes_keeps_what_is_done(survey: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects that take ten seconds each: what is lost is the chunk in work, of a few objects."""
     execute, done = skysieve.LombScarglePlan.execute, []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _signal  # without the enumerations of `signal`, which take longer than a small search
+import threading
 from abc import ABC, abstractmethod
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,7 +16,8 @@ from skysieve.core.cpu.jit import compile_together, is_compiled
 from .search import CONCLUDED, best_rows, joined
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
 
     from numpy.typing import NDArray
 
@@ -22,6 +25,30 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 TASKS_PER_THREAD = 4
+R = TypeVar("R")
+
+
+def interrupted_after(kernel: Callable[..., R], *arguments: Any) -> R:
+    """The result of a compiled function; in the main thread, Ctrl-C and SIGTERM are handled after it.
+
+    numba turns arrays that a function returns into Python objects by calling Python, where the signals that have come
+    in the meantime are handled.  If a handler raises an exception, numba does not notice, and the process crashes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return kernel(*arguments)
+    came: list[tuple[int, FrameType | None]] = []
+    handlers = {number: _signal.getsignal(number) for number in (_signal.SIGTERM, _signal.SIGINT)}
+    usual = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in usual:
+            _signal.signal(number, lambda *about: came.append(about))
+        result = kernel(*arguments)
+    finally:
+        for number, handler in usual.items():
+            _signal.signal(number, handler)
+    for number, frame in came[:1]:
+        usual[number](number, frame)
+    return result
 
 
 class ChunkSearch(ABC):
@@ -83,9 +110,10 @@ class ChunkSearch(ABC):
         run, conclude = self.kernels.search, self.kernels.conclude
         if self.interpreted:
             run, conclude = self.first.sources()
+            found, count, seam = run(*arguments)
         else:
             compile_together((run, arguments), (conclude, ending))
-        found, count, seam = run(*arguments)
+            found, count, seam = interrupted_after(run, *arguments)
         if last < 0:
             conclude(*ending)
         return found[:count], count, seam
