@@ -93,6 +93,24 @@ def test_objects_of_one_band_each_are_fitted_by_one_term(
     assert "rows of 2 bands (g, r) are searched together" in run("period", tmp_path / name, *GRID).stderr
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_pictures_show_the_model_of_the_table(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three objects, one has several bands, and all have its model: objects in one band were drawn with one term."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("skysieve.periodogram.lightcurves.stream.FEWEST_ROWS", 0)
+    drawn = []
+    monkeypatch.setattr(
+        "skysieve.periodogram.command.plot_files.save_plot", lambda result, *_, **__: drawn.append(result)
+    )
+    columns = table()
+    columns["band"] = np.where(columns["id"] == 1, columns["band"], "g")
+    write_table(columns, tmp_path / name)
+    result = run("period", tmp_path / name, *GRID, "-o", tmp_path / "p.ecsv", "--plot", tmp_path / "pictures")
+    assert result.exit_code == 0, result.stderr
+    powers = [float(one.best_power) for one in drawn]
+    np.testing.assert_allclose(powers, Table.read(tmp_path / "p.ecsv")["power"], rtol=1e-9)
+
+
 def test_one_band_one_series_and_other_models(survey: Path, tmp_path: Path) -> None:
     columns = table()
     for options in (("--multiband", "none"), ("--no-fit-mean",)):

@@ -151,13 +151,16 @@ def plot_objects(
     used: set[str],
     prepare: Callable[[LightCurves], LightCurves] | None = None,
     total: int | None = None,
+    banded: bool | None = None,
 ) -> tuple[int, list[str]]:
     """Draw the first ``limit`` objects that have a period; returns how many were drawn, and why others could not be.
 
     ``target`` is a folder, or the picture of a single object; ``total`` is the number of objects of the file, where
     ``curves`` are some of them.  ``used`` holds the names of the pictures drawn before,
-    which are not used again.  ``prepare`` is called with each object before it is searched.
+    which are not used again.  ``prepare`` is called with each object before it is searched.  ``banded``: whether the model
+    of several bands is fitted to all objects of the file, also to those in one band.
     """
+    banded = request.banded(curves) if banded is None else banded
     drawn, failed = 0, list[str]()
     for i in range(len(curves)):
         if drawn + len(failed) >= limit:
@@ -167,7 +170,7 @@ def plot_objects(
         t, y, dy = one.t, one.y, one.dy
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the search of the file has printed them
-            if request.banded(one):
+            if banded:
                 result, y = search_bands_with_units(one, request), on_one_level(one)
             else:
                 result = search_with_units(t, y, dy, **request.arguments)

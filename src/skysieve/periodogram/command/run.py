@@ -599,6 +599,7 @@ class PeriodRun:
 
         from .plot_files import plot_objects
 
+        banded = self.request.banded(curves)
         source = curves if isinstance(curves, LightCurves) else curves.anew()
         with source.pieces() as pieces:
             for piece in pieces:
@@ -606,7 +607,7 @@ class PeriodRun:
                 if limit <= 0:
                     break
                 drawn, failed = plot_objects(
-                    piece, self.request, path, limit, self.pictures, self.correction(), len(curves)
+                    piece, self.request, path, limit, self.pictures, self.correction(), len(curves), banded
                 )
                 self.plotted += drawn
                 self.not_plotted += failed
