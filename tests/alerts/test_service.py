@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from skysieve.alerts.metrics import METRICS
 from skysieve.alerts.packets import Decoder
 from skysieve.alerts.search import PeriodSearch
 from skysieve.alerts.service import Service
-from skysieve.alerts.store import Batch, Store, StoreInUse, most_columns
+from skysieve.alerts.store import Batch, Store, StoreInUse, describe_error, most_columns, passing
 
 pytest.importorskip("fastavro")
 
@@ -64,11 +65,32 @@ def test_a_full_disk_is_waited_for(tmp_path, night, search, monkeypatch):
         run(service, night)
         assert counted(store) == (6, 150, 6)
         assert said == [
-            "the disk is full; trying again every 0.01 s, nothing is lost", "the store can be written again"
+            f"{store.path}: the disk is full; trying again every 0.01 s, nothing is lost",
+            "the store can be written again",
         ]  # fmt: skip
         assert faults[1] == "the disk is full"
         assert service.fault == ""
         assert service.metrics()["store_errors_total"] == 1
+
+
+def test_errors_of_a_full_disk_name_the_file_and_the_cause(tmp_path, monkeypatch):
+    """SQLite says "disk I/O error" if its shared memory has no room."""
+    error, store = sqlite3.OperationalError("disk I/O error"), tmp_path / "a.db"
+    assert describe_error(error, store) == "the store cannot be used (disk I/O error)"
+    error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+    assert describe_error(error, store) == "the store cannot be used (disk I/O error, SQLITE_IOERR_WRITE)"
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=4096 if path == tmp_path else 2**30))
+    assert describe_error(error, store) == "the disk is full"
+    assert passing(error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_lock_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "a.db-lock").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"a\.db-lock") as caught:
+        Store(tmp_path / "a.db")
+    assert caught.value.filename == str(tmp_path / "a.db-lock")
+    assert not (tmp_path / "a.db").exists()
 
 
 def test_a_full_disk_ends_a_run_over_files(tmp_path, night, search):
@@ -127,7 +149,7 @@ def test_a_store_that_is_locked_while_periods_are_sent(tmp_path, night, search, 
         monkeypatch.setattr(sink, "_produce", deliver)
         run(Service(store, search, publisher=sink, patient=True, say=say), night)
         assert [text.partition(" for over")[0] for text in said] == [
-            "another program has kept the store locked", "the store can be written again"
+            f"{store.path}: another program has kept the store locked", "the store can be written again"
         ]  # fmt: skip
         assert versions == dict.fromkeys(range(1, 7), 1)
         assert store.unsent(10) == []

@@ -293,7 +293,7 @@ def alerts(
             stack.callback(intake.close)
             service.run(intake)
         except sqlite3.Error as error:
-            raise OSError(f"{store}: {describe_error(error)}") from None
+            raise OSError(f"{store}: {describe_error(error, store)}") from None
         new = {name: value - before[name] for name, value in service.totals.items()}
         messages.wrote(store, _summary(new, kept.n_waiting(), min_rows))
         if new["set_aside"] > 0:

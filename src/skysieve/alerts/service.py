@@ -282,9 +282,10 @@ class Service:
                 if not (self._patient and passing(error)):
                     raise
                 self._run["store_errors"] += 1
+                why = describe_error(error, self._store.path)
                 if not self._fault:
-                    self._say(f"{describe_error(error)}; trying again every {RETRY_SECONDS:g} s, nothing is lost")
-                self._fault = describe_error(error)
+                    self._say(f"{self._store.path}: {why}; trying again every {RETRY_SECONDS:g} s, nothing is lost")
+                self._fault = why
                 time.sleep(RETRY_SECONDS)
             else:
                 if self._fault:

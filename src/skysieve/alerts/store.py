@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ FORM = 1
 """Version of the tables."""
 BUSY_SECONDS = 10.0
 """How long a transaction waits for another process that writes."""
+LEAST_ROOM = 2**16
+"""Least room on a disk that is not full, in bytes: SQLite's shared memory takes half of it at first."""
 ROWS_AT_ONCE = 10_000
 """Rows of the table of periods that are held in memory as Python objects at a time."""
 TABLES = """
@@ -109,7 +112,7 @@ class Store:
                 raise
         except sqlite3.Error as error:
             self._lock.close()
-            raise OSError(f"{self.path}: {describe_error(error)}") from None
+            raise OSError(f"{self.path}: {describe_error(error, self.path)}") from None
         except BaseException:
             self._lock.close()
             raise
@@ -127,9 +130,14 @@ class Store:
             raise StoreInUse(
                 f"{self.path}: process {owner} uses this store; each process needs a store of its own"
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        except OSError as error:
+            with suppress(OSError):  # it tries to write once more
+                file.close()
+            raise OSError(error.errno, error.strerror, str(name)) from None
         return file
 
     def _open(self) -> None:
@@ -343,14 +351,23 @@ def most_columns() -> int:
         return min(selected, base.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER))
 
 
-def describe_error(error: sqlite3.Error) -> str:
+def describe_error(error: sqlite3.Error, store: Path) -> str:
     """An error of SQLite in words."""
     text = str(error)
     if "locked" in text:
         return f"another program has kept the store locked for over {BUSY_SECONDS:g} s"
-    if "full" in text:
+    if "full" in text or ("disk I/O" in text and _is_full(store)):
         return "the disk is full"
-    return f"the store cannot be used ({text})"
+    name = getattr(error, "sqlite_errorname", "")  # such as SQLITE_IOERR_WRITE
+    return f"the store cannot be used ({text}{name and ', '}{name})"
+
+
+def _is_full(store: Path) -> bool:
+    """Whether the disk has no room for the files that SQLite makes beside the store."""
+    try:
+        return shutil.disk_usage(store.absolute().parent).free < LEAST_ROOM
+    except OSError:
+        return False
 
 
 def passing(error: sqlite3.Error) -> bool:

@@ -157,8 +157,8 @@ def plot_objects(
 
     ``target`` is a folder, or the picture of a single object; ``total`` is the number of objects of the file, where
     ``curves`` are some of them.  ``used`` holds the names of the pictures drawn before,
-    which are not used again.  ``prepare`` is called with each object before it is searched.  ``banded``: whether the model
-    of several bands is fitted to all objects of the file, also to those in one band.
+    which are not used again.  ``prepare`` is called with each object before it is searched.  ``banded``: whether the
+    model of several bands is fitted to all objects of the file, also to those in one band.
     """
     banded = request.banded(curves) if banded is None else banded
     drawn, failed = 0, list[str]()
