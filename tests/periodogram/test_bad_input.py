@@ -15,7 +15,7 @@ from skysieve.cli import app
 from skysieve.core.errors import MemoryBudgetError
 from skysieve.periodogram import lombscargle_multiband
 from skysieve.periodogram.api import lombscargle
-from skysieve.periodogram.contract import Status
+from skysieve.periodogram.contract import Spec, Status
 from skysieve.periodogram.lightcurves.io import read_light_curves
 
 GRID = {"fmin": 0.2, "fmax": 3.0, "nf": 200}
@@ -293,6 +293,34 @@ def test_an_object_that_does_not_fit_into_the_memory(options):
         lombscargle([t[:9], t], [np.sin(t[:9]), np.sin(t)], **grid, **options, memory=20_000)
     per_row = found.value.needed / 3000
     assert 60 <= per_row < 2000
+
+
+@pytest.mark.parametrize("nterms", [1, 2])
+def test_threads_of_a_long_light_curve_fit_into_the_free_memory(nterms, monkeypatch):
+    """Each thread has scratch for all rows, of some 470 bytes a row: without a limit, fewer threads search it."""
+    from skysieve.core.tasks import TaskPool
+    from skysieve.periodogram.cpu import engine
+
+    t = np.sort(np.random.default_rng(3).uniform(0, 100, 2000))
+    y = np.sin(6 * t)
+    grid = {"fmin": 0.1, "fmax": 50.0, "nf": 400_000}
+    options = grid | {"method": "nufft", "device": "cpu", "threads": 6, "nterms": nterms}
+    pieces, run = list[int](), TaskPool.run
+
+    def counted(pool, tasks, **more):
+        pieces.append(len(tasks))
+        return run(pool, tasks, **more)
+
+    monkeypatch.setattr(TaskPool, "run", counted)
+    wanted = lombscargle(t, y, **options).power
+    assert max(pieces) >= 6
+    monkeypatch.setattr(engine, "SMALL_SCRATCH", 0)
+    row = engine.Engine(Spec(nterms=nterms), threads=1)._bytes_of_row(engine.NUFFT)
+    for free, most in ((2 * 3.5 * 2000 * row, 3), (1000, 1)):
+        monkeypatch.setattr(engine, "available_host_memory", lambda free=free: int(free))
+        pieces.clear()
+        np.testing.assert_allclose(lombscargle(t, y, **options).power, wanted, atol=1e-9)
+        assert max(pieces, default=1) == most
 
 
 def test_the_memory_of_an_object_on_the_command_line(tmp_path):

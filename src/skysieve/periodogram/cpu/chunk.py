@@ -118,6 +118,15 @@ class ChunkSearch(ABC):
             conclude(*ending)
         return found[:count], count, seam
 
+    def _search_and_free(
+        self, method: int, combs: int, which: NDArray[np.int64], first: int, last: int
+    ) -> tuple[Any, int, Any]:
+        """As `search`; the scratch of this thread is freed."""
+        try:
+            return self.search(method, combs, which, first, last)
+        finally:
+            self.engine.free_scratch()
+
     def objects(self, method: int, combs: int, which: NDArray[np.int64]) -> None:
         """Search whole objects."""
         for at in range(0, len(which), CONCLUDED):
@@ -131,14 +140,19 @@ class ChunkSearch(ABC):
         if stretches > 1 and nf - (stretches - 1) * length < 2:
             stretches -= 1  # a piece needs two samples: the last stretch joins the one before
         # every piece prepares its points again: few pieces of many stretches
-        pieces = min(stretches, self.engine.pool.workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
+        workers = self.engine.pool.workers
+        threads = self.engine.threads_of_one(method, int(self.curves.n_used[i]))
+        pieces = min(stretches, workers * max(1, min(TASKS_PER_THREAD, stretches // 32)))
+        search = self.search
+        if threads < workers:  # a piece for each; the next object may be searched by other threads
+            pieces, search = min(stretches, threads), self._search_and_free
         if pieces < 2:
             self.objects(method, combs, which)
             return
         edges = np.linspace(0, stretches, pieces + 1).astype(int)
         edges[-1] = -(-nf // length)
         parts = self.engine.pool.run(
-            [partial(self.search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
+            [partial(search, method, combs, which, int(a), int(b)) for a, b in pairwise(edges)]
         )
         bounds = np.minimum(edges * length, nf)
         found = joined(np.concatenate([p[0] for p in parts]), np.stack([p[2] for p in parts]), bounds)

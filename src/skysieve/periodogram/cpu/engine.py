@@ -58,6 +58,8 @@ FIRST_BYTES = 512 << 20
 SERIES_SECONDS = 4 / 7
 """Seconds of first answers of series that count as one second."""
 KEPT_BYTES = 32 << 20
+SMALL_SCRATCH = 1 << 30
+"""Scratch of all threads for which the free memory is not asked for."""
 
 
 first_answers = FirstAnswers(FIRST_SECONDS)
@@ -106,6 +108,10 @@ class Engine:
     def close(self) -> None:
         """Stop the threads, and free large scratch of the calling thread."""
         self.pool.close()
+        self.free_scratch()
+
+    def free_scratch(self) -> None:
+        """Free large scratch of the calling thread."""
         for name, work in list(_scratch.__dict__.items()):
             if sum(a.nbytes for a in work) > KEPT_BYTES:
                 delattr(_scratch, name)
@@ -113,6 +119,13 @@ class Engine:
             from skysieve.periodogram.cpu.fourier import series
 
             series.free_scratch()
+
+    def threads_of_one(self, method: int, rows: int) -> int:
+        """Threads whose scratch for one light curve fits into half of the free memory, where no limit was given."""
+        needed = rows * self._bytes_of_row(method)
+        if self.bounded is not None or needed * self.pool.workers <= SMALL_SCRATCH:
+            return self.pool.workers
+        return max(1, min(self.pool.workers, available_host_memory() // 2 // needed))
 
     def chunks(self, source: Source) -> list[tuple[int, int]]:
         """Ranges of objects whose rows fit the budget (or single objects that do not)."""
@@ -160,8 +173,10 @@ class Engine:
         method, _, seconds = self._choose(n[ok], nf[ok], cycles, grids.values is None)
         largest = int(np.diff(source.offsets).max(initial=0))
         used = [METHODS[i] for i in np.unique(method)]
-        scratch = max((self._bytes_of_row(int(i)) for i in np.unique(method)), default=0)
-        working = int(max(self.budget, ROW_BYTES * largest)) + self.pool.workers * scratch * largest
+        scratch = max(
+            (self.threads_of_one(int(i), largest) * self._bytes_of_row(int(i)) for i in np.unique(method)), default=0
+        )
+        working = int(max(self.budget, ROW_BYTES * largest)) + scratch * largest
         return {
             "method": ", ".join(used) or self.spec.method,
             "device": "cpu",
