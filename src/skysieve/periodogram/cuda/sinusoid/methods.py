@@ -769,7 +769,7 @@ class SinusoidMethods(Methods):
         return self.choice.known
 
     @property
-    def ends(self) -> NDArray[np.float64]:  # type: ignore[override]
+    def ends(self) -> NDArray[np.float64]:
         return self.choice.ends
 
     def end_of(self, cycles: float) -> float:
