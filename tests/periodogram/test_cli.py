@@ -463,7 +463,7 @@ def test_a_range_without_frequencies(batch: Path, tmp_path: Path) -> None:
     result = run("period", batch, "--fmin", "1", "--fmax", "1.0000001")
     assert "(up to 1 frequency an object)" in result.stderr
     result = run("period", batch, "--fmin", "1", "--fmax", "4", "--samples-per-peak", "0.01")
-    assert "0.2 or less is usual (a larger --nf)" in result.stderr
+    assert "0.2 or less is usual (a larger --nf or --samples-per-peak)" in result.stderr
 
 
 def test_normalizations_without_probabilities(batch: Path) -> None:

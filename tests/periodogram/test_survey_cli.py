@@ -79,7 +79,7 @@ def test_chances_of_a_batch_with_holes(tmp_path: Path) -> None:
         expected = ls.false_alarm_probability(table["power"][i], **ends)
         assert table["fap"][i] == pytest.approx(float(expected), rel=1e-6), i
     raw = run("period", path, "--fmax", "4", "--normalization", "scargle", "--device", "cpu")
-    assert "note: the distribution of normalization='scargle' depends" in raw.stderr
+    assert "the power of --normalization scargle depends on the unknown scatter of the values" in raw.stderr
 
 
 def test_jitter(tmp_path: Path) -> None:

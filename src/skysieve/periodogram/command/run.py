@@ -194,7 +194,8 @@ class PeriodRun:
         except ValueError as e:
             raise UserError(str(e)) from None
         except DeviceUnavailable as e:
-            raise UserError(f"--device {name}: {with_option(str(e)).removeprefix(f'--device {name!r}: ')}") from None
+            text = with_option(str(e))
+            raise UserError(text if text.startswith("--device") else f"--device {name}: {text}") from None
 
     def _check_table(self, path: Path, wanted: str | None, overwrite: bool) -> None:
         from skysieve.core.table_files import FORMATS, check_format

@@ -410,7 +410,8 @@ def grid_warnings(
         whose = "" if span.size == 1 else f" for {n_coarse} of {searched.size} objects"
         found.append(
             f"the grid is too coarse{whose}: its step times the time span is {float(np.nanmax(too_coarse)):.3g}, but a "
-            "peak is only 1/T wide and most would be stepped over; 0.2 or less is usual (a larger nf)"
+            "peak is only 1/T wide and most would be stepped over; 0.2 or less is usual (a larger nf or "
+            "samples_per_peak)"
         )
     return found
 
