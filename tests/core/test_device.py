@@ -98,6 +98,28 @@ def test_gpus(monkeypatch, driver):
         resolve("cuda:2")
 
 
+def test_names_are_checked_without_cupy(monkeypatch, driver):
+    """The GPU that the driver does not have, and a missing driver or package; `resolve` finds what else is wrong."""
+    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails
+    found = types.SimpleNamespace()
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: found)
+    driver(13000, 2)
+    for name in ("auto", "cpu", "cuda", "cuda:1", "cuda:all"):
+        device.check_name(name)
+    with pytest.raises(DeviceUnavailable, match=r"'cuda:2': no such GPU. 2 found: cuda:0 to cuda:1"):
+        device.check_name("cuda:2")
+    with pytest.raises(ValueError, match=r"device='gpu': expected 'auto'"):
+        device.check_name("gpu")
+    found = None
+    device.check_name("auto")
+    with pytest.raises(DeviceUnavailable, match="CuPy is not installed"):
+        device.check_name("cuda")
+    driver(None, 0)
+    monkeypatch.setattr(device, "_load_driver", lambda: None)
+    with pytest.raises(DeviceUnavailable, match="libcuda is missing"):
+        device.check_name("cuda:all")
+
+
 def test_no_driver(driver):
     driver(None, 0)
     with pytest.raises(DeviceUnavailable, match="libcuda is missing"):

@@ -24,7 +24,7 @@ from .errors import DeviceUnavailable
 from .memory import available_host_memory
 from .tasks import usable_cores
 
-__all__ = ["Device", "begin", "cuda_problem", "current", "driver_version", "for_size", "resolve"]
+__all__ = ["Device", "begin", "check_name", "cuda_problem", "current", "driver_version", "for_size", "resolve"]
 
 D = TypeVar("D")
 
@@ -106,18 +106,49 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
     """
     if isinstance(device, Device):
         return (device,)
-    match = _NAME.fullmatch(device) if isinstance(device, str) else None
-    if match is None:
-        raise ValueError(f"device={device!r}: {_EXPECTED}")
+    which = _number(device)
     if device == "cpu":
         return (_cpu(),)
     try:
-        return _gpus(match[1])
+        return _gpus(which)
     except DeviceUnavailable as problem:
         if device != "auto":
             raise
         _log_fallback(str(problem))
         return (_cpu(),)
+
+
+def check_name(device: str) -> None:
+    """Raise the errors of `resolve` that need neither CuPy nor the first GPU, which take up to a second to start.
+
+    Commands call it before they read their input.
+
+    Examples
+    --------
+    >>> check_name("auto")
+    """
+    which = _number(device)
+    if device in ("auto", "cpu"):
+        return
+    if _load_driver() is None or importlib.util.find_spec("cupy") is None:
+        problem = cuda_problem()
+        if problem is not None:
+            raise problem
+    if which not in (None, "all"):
+        _check_number(int(which), _ask_driver()[1])
+
+
+def _number(device: str) -> str | None:
+    """What follows ``cuda:`` in the name of a device; None if nothing does."""
+    match = _NAME.fullmatch(device) if isinstance(device, str) else None
+    if match is None:
+        raise ValueError(f"device={device!r}: {_EXPECTED}")
+    return match[1]
+
+
+def _check_number(index: int, count: int) -> None:
+    if count and index >= count:
+        raise DeviceUnavailable(f"device='cuda:{index}': no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
 
 
 @functools.cache
@@ -130,8 +161,7 @@ def _gpus(which: str | None) -> tuple[Device, ...]:
     if which == "all":
         return tuple(_cuda(i) for i in range(count))
     index = int(which or 0)
-    if index >= count:
-        raise DeviceUnavailable(f"device='cuda:{index}': no such GPU", f"{count} found: cuda:0 to cuda:{count - 1}")
+    _check_number(index, count)
     return (_cuda(index),)
 
 

@@ -182,15 +182,13 @@ class PeriodRun:
             raise UserError("--partition needs --resume or --cluster")
 
     def _prepare_device(self, name: str) -> None:
-        """Load what a GPU needs in another thread; `UserError` if the device that was named cannot be used."""
-        from skysieve.core.device import begin, resolve
+        """Load what a GPU needs in another thread; `UserError` if there is no device of that name."""
+        from skysieve.core.device import begin, check_name
         from skysieve.core.errors import DeviceUnavailable
 
         begin(name, "skysieve.periodogram.cuda.engine")
-        if name == "auto":
-            return
         try:
-            resolve(name)
+            check_name(name)
         except ValueError as e:
             raise UserError(str(e)) from None
         except DeviceUnavailable as e:
