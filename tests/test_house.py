@@ -96,6 +96,14 @@ def test_no_file_is_left_unfinished():
     assert unfinished == []
 
 
+def test_instructions_of_the_gpu_stand_in_one_header():
+    """An empty text is a note to the compiler, not an instruction."""
+    kernels = [p for p in (ROOT / "src").rglob("*.cu*") if p.name != "ptx.cuh"]
+    assert len(kernels) > 40
+    with_text = re.compile(r'\basm\s*(?:volatile\s*)?\(\s*(?!"")')
+    assert [p.name for p in kernels if with_text.search(p.read_text(encoding="utf-8"))] == []
+
+
 def test_every_requirement_has_a_lower_bound():
     """`make test-lowest` reads the bounds; numba before 0.61 and typer before 0.16 break every command."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

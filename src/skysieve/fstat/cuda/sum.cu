@@ -146,15 +146,6 @@ struct Moments {
   }
 };
 
-// A barrier for all warps of the block, which may be at different places in the code.
-__device__ __forceinline__ void meet() {
-#if ON_DEVICE
-  asm volatile("bar.sync 1, 224;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-
 #define SUM_ARGUMENTS                                                                                             \
   const Quad *rows, const int *length, const double *taus, int tatom, const Num *terms, const int *offsets,       \
       const T *bases, T bound, Lines lines, Shape s, const int *row_of, const int *first_of, const int *group_of, \
@@ -243,7 +234,7 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
         for (int b = 0; b < BANKS; b++)
           sums[b][stream][i][lane] = v.value(b, longer ? (double)mine[b * bank + 8 * (size_t)(c + L)] : 0.0);
       }
-    meet();
+    ptx::meet<1, 224>();
     if (at + stream < high) {
       const int row = row_of[at + stream];
       const bool wanted = n < s.columns && n >= skip[group_of[at + stream]];
@@ -276,7 +267,7 @@ __device__ __forceinline__ void march(SUM_ARGUMENTS, double (*sums)[7][TILE][32]
         if (lane == 0) atomicAdd(row_sums + (size_t)t * s.rows + row, part);
       }
     }
-    meet();
+    ptx::meet<1, 224>();
   }
   if (s.marginals && n < s.columns) atomicAdd(column_sums + (size_t)t * s.columns + n, found.sum);
   found.finish(slots, line_slots, (size_t)t * s.slots + slot_number());

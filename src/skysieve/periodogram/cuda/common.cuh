@@ -33,27 +33,7 @@ __device__ __forceinline__ T missing() { return sizeof(T) == 8 ? (T)missing64() 
 // Conversion to working precision. A cast alone would lose the sign of a missing power.
 __device__ __forceinline__ T number_of(double p) { return p == p ? (T)p : missing(); }
 
-// Reciprocal of a positive number: the special unit's estimate and one cubic step (20 -> 60 bits).
-__device__ __forceinline__ double reciprocal(double x) {
-#if ON_DEVICE
-  double r;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(x));
-  double e = fma(-x, r, 1.0);
-  e = fma(e, e, e);
-  return fma(e, r, r);
-#else
-  return 1.0 / x;
-#endif
-}
-__device__ __forceinline__ float reciprocal(float x) {
-#if ON_DEVICE
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-#else
-  return 1.0f / x;
-#endif
-}
+using ptx::reciprocal;
 
 // f0 + k df for exact f0 and df, without rounding: the nearest float64 and the remainder.
 struct Frequency {

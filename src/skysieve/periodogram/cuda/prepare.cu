@@ -40,12 +40,6 @@ __device__ __forceinline__ void at_once(double (&a)[4]) {
 #endif
 }
 
-__device__ __forceinline__ void prefetch(const double* p) {
-#if ON_DEVICE
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
-#endif
-}
-
 struct Prepare {
   const double* t;
   const double* y;
@@ -210,9 +204,9 @@ extern "C" __global__ void __launch_bounds__(VIRTUAL, 2) ls_prepare(const Prepar
   }
   if (n > 4 * threads)  // prefetch the rows that are not loaded at once below
     for (int i = 16 * tid; i < n; i += 16 * threads) {
-      prefetch(t + i);
-      prefetch(y + i);
-      if (dy) prefetch(dy + i);
+      ptx::prefetch(t + i);
+      ptx::prefetch(y + i);
+      if (dy) ptx::prefetch(dy + i);
     }
   Seen s;
   s.clear();

@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     const double2* from = (const double2*)(A.weight + (size_t)(lo + c0) * 16) + lane;
     double* to = space + (c0 & 32 ? BUFFER : 0) + WEIGHT * (lane >> 3) + 2 * (lane & 7);
 #pragma unroll
-    for (int i = 0; i < 8; i++) fetch((double2*)(to + 4 * WEIGHT * i), from + 32 * i);
+    for (int i = 0; i < 8; i++) ptx::copy16_past(to + 4 * WEIGHT * i, from + 32 * i);
   };
   const int* cells = A.cell + lo;
   const double* times_at = A.tp + lo;
@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     const int many = min(32, n - c0);
     NOW("+r", later);  // not waited for before
     const int segment = lane < many ? (later >> 4) - SEGMENT0 : 99;
-    fetched();
+    ptx::wait_all_copies();
     __syncwarp();
     if (c0 + 32 < n) prefetch(c0 + 32);
     {
@@ -279,8 +279,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
     held = __ldg(known + p);
     next = __ldg(spins + p);
     time = __ldg(times_at + p);
-    const Address of = address_of(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g),
-                  at = address_of(strengths + STRENGTH * t + g);
+    const ptx::SharedAddress of = ptx::shared_address(space + (c0 & 32 ? BUFFER : 0) + WEIGHT * t + 2 * g),
+                             at = ptx::shared_address(strengths + STRENGTH * t + g);
     int i = 0;
 #pragma unroll
     for (int four = 0; four < SEGMENTS; four += 4) {
@@ -290,8 +290,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 12 / WARPS) chi2_sample
         const int end = __popc(__ballot_sync(FULL, segment <= j));
 #pragma unroll 1
         for (; i < end; i += 4) {
-          const double2 here = two_at(of + 8 * WEIGHT * i);
-          const double b = i + t < end ? one_at(at + 8 * STRENGTH * i) : 0;
+          const double2 here = ptx::load_double2(of + 8 * WEIGHT * i);
+          const double b = i + t < end ? ptx::load_double(at + 8 * STRENGTH * i) : 0;
           multiply(sum[j], some_of(here, THIS), b);
           multiply(sum[j + 1], some_of(here, NEXT), b);
         }
@@ -473,8 +473,9 @@ __device__ __forceinline__ void interpolate(Tile (&sum)[CHANNELS], const double2
 extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const __grid_constant__ Powers A) {
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int from[CHANNELS], length[CHANNELS], first[HARMONICS], steps0[HARMONICS + 1];
-#if ENGINE
-  __shared__ unsigned long long done;
+#if HAS_COPY_ENGINE
+  __shared__ unsigned long long filled;
+  const unsigned done = ptx::shared_address(&filled);
 #endif
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
   const int2 task = task_of(A);
@@ -503,9 +504,9 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
         steps0[c + 1] = step;
       }
     }
-#if ENGINE
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&done)) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#if HAS_COPY_ENGINE
+    ptx::barrier_init(done, 1);
+    ptx::publish_shared();
 #endif
   }
   __syncthreads();
@@ -516,13 +517,14 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
   // overwrites; or [32]
   double* passed = (double*)(here + (PASSED == 2 && A.octets == 1 ? 0 : A.room)) + warp * (64 * PASSED * CHANNELS);
   auto load = [&](int row) {
-#if ENGINE
-    if (!tid) expect(&done, 16 * A.room);
+#if HAS_COPY_ENGINE
+    if (!tid) ptx::barrier_expect(done, 16 * A.room);
     if (warp == 0) {
       __syncwarp();
       for (int c = lane; c < CHANNELS; c += 32) {
         const int h = c < HARMONICS ? c + 1 : c - HARMONICS + 1;
-        fetch(here + from[c], (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride), length[c], &done);
+        ptx::copy_bulk(ptx::shared_address(here + from[c]),
+                       (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride), 16 * length[c], done);
       }
     }
 #else
@@ -530,7 +532,7 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
       const int h = c < HARMONICS ? c + 1 : c - HARMONICS + 1, n = length[c];
       const double2* source = (c < HARMONICS ? W : Y) + first[h - 1] + (size_t)row * (h * A.stride);
       double2* target = here + from[c];
-      for (int i = lane; i < n; i += 32) fetch(target + i, source + i);
+      for (int i = lane; i < n; i += 32) ptx::copy16_past(target + i, source + i);
     }
 #endif
   };
@@ -542,10 +544,10 @@ extern "C" __global__ void __launch_bounds__(32 * TILES, MINB) chi2_powers(const
   for (int turn = 0; turn < A.turns; turn++) {
     const int row = row0 + turn * rows;
     if ((long long)row * period >= nf) break;
-#if ENGINE
-    fetched(&done, turn & 1);
+#if HAS_COPY_ENGINE
+    ptx::barrier_wait(done, turn & 1);  // the turn-th filling
 #else
-    fetched();
+    ptx::wait_all_copies();
     __syncthreads();
 #endif
 #pragma unroll 1

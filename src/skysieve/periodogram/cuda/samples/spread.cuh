@@ -50,24 +50,3 @@ __device__ __forceinline__ double2 some_of(double2 w, int flip) {
 }
 #define THIS 0
 #define NEXT ((int)0x80000000u)
-
-// Accesses to shared memory by address, which the compiler would otherwise compute again and again.
-#if ON_DEVICE
-typedef unsigned Address;
-__device__ __forceinline__ Address address_of(const double* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ double2 two_at(Address p) {
-  double2 v;
-  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v.x), "=d"(v.y) : "r"(p));
-  return v;
-}
-__device__ __forceinline__ double one_at(Address p) {
-  double v;
-  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(p));
-  return v;
-}
-#else
-typedef const unsigned char* Address;
-__device__ __forceinline__ Address address_of(const double* p) { return (Address)p; }
-__device__ __forceinline__ double2 two_at(Address p) { return *(const double2*)p; }
-__device__ __forceinline__ double one_at(Address p) { return *(const double*)p; }
-#endif

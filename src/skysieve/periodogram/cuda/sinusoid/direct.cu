@@ -91,9 +91,7 @@ __device__ __forceinline__ CW mkw(W x, W y) {
 __device__ __forceinline__ void multiply(W (&c)[4], double a0, double a1, double b) {
 #if HAS_TALL_DOUBLE_MATRICES
   if constexpr (MATRIX)
-    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-        : "+d"((double&)c[0]), "+d"((double&)c[1]), "+d"((double&)c[2]), "+d"((double&)c[3])
-        : "d"(a0), "d"(a1), "d"(b));
+    ptx::multiply_doubles((double&)c[0], (double&)c[1], (double&)c[2], (double&)c[3], make_double2(a0, a1), b);
 #endif
 }
 // 2 x 2 products without matrix units, placed in registers as the matrix unit does.
@@ -136,13 +134,7 @@ __device__ __forceinline__ void mend_stripe(int count, const unsigned char* list
 // Number of tiles of a block, up to RUN. More tiles share the tables and the start of a block; but enough blocks
 // must remain to fill the GPU several times.
 __device__ __forceinline__ int tiles_each(int tiles) {
-#if ON_DEVICE
-  int places;
-  asm("mov.u32 %0, %%nsmid;" : "=r"(places));
-#else
-  int places = 1;
-#endif
-  places *= 2 * WAVES;
+  const int places = ptx::multiprocessors() * 2 * WAVES;
   int each = 1;
 #pragma unroll
   for (int k = 2; k <= RUN; k++) each += tiles >= k * places;

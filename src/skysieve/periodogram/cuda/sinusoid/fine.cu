@@ -69,18 +69,12 @@ struct Coarse {
 
 #if HAS_TALL_DOUBLE_MATRICES
 #define MATRIX 1
-// c += a b for 16 x 4 by 4 x 8. Lane 4 g + q has a at rows g and g + 8, column q; b at row q, column g; c at rows g
-// (two columns: 2 q, 2 q + 1) and g + 8.
 __device__ __forceinline__ void multiply(double (&c)[4], double2 a, double b) {
-  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-      : "d"(a.x), "d"(a.y), "d"(b));
+  ptx::multiply_doubles(c[0], c[1], c[2], c[3], a, b);
 }
-// The same for two steps of 4, one after the other.
+// Two steps of 4, one after the other.
 __device__ __forceinline__ void multiply(double (&c)[4], double2 a, double2 a2, double b, double b2) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-      : "d"(a.x), "d"(a.y), "d"(a2.x), "d"(a2.y), "d"(b), "d"(b2));
+  ptx::multiply_doubles(c[0], c[1], c[2], c[3], a, a2, b, b2);
 }
 #else
 #define MATRIX 0

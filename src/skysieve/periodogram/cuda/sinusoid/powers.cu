@@ -96,16 +96,10 @@ template <int N>
 __device__ __forceinline__ void multiply_all(Tile& c, const double2* a, const double* b) {
 #if HAS_TALL_DOUBLE_MATRICES
   if constexpr (N >= 4) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, "
-        "{%12,%13,%14,%15}, {%0,%1,%2,%3};"
-        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1)
-        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(a[2].x), "d"(a[2].y), "d"(a[3].x), "d"(a[3].y),
-          "d"(b[0]), "d"(b[8]), "d"(b[16]), "d"(b[24]));
+    ptx::multiply_doubles(c.re0, c.re1, c.im0, c.im1, a, b[0], b[8], b[16], b[24]);
     multiply_all<N - 4>(c, a + 4, b + 32);
   } else if constexpr (N >= 2) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+d"(c.re0), "+d"(c.re1), "+d"(c.im0), "+d"(c.im1)
-        : "d"(a[0].x), "d"(a[0].y), "d"(a[1].x), "d"(a[1].y), "d"(b[0]), "d"(b[8]));
+    ptx::multiply_doubles(c.re0, c.re1, c.im0, c.im1, a[0], a[1], b[0], b[8]);
     multiply_all<N - 2>(c, a + 2, b + 16);
   } else if constexpr (N == 1)
     multiply(c, a[0], b[0]);

@@ -76,28 +76,29 @@ __device__ __forceinline__ void bring(double2* to, const double2* twice, int len
                                       const double2* y, int length, unsigned long long* done) {
   double2* to_w = to + length2;
   double2* to_y = to_w + length;
-#if ENGINE
+#if HAS_COPY_ENGINE
   if (threadIdx.x) return;
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(done)) : "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  expect(done, 16 * (length2 + 2 * length));
-  fetch(to, twice, length2, done);
-  fetch(to_w, w, length, done);
-  fetch(to_y, y, length, done);
+  const unsigned at = ptx::shared_address(done);
+  ptx::barrier_init(at, 1);
+  ptx::publish_shared();
+  ptx::barrier_expect(at, 16 * (length2 + 2 * length));
+  ptx::copy_bulk(ptx::shared_address(to), twice, 16 * length2, at);
+  ptx::copy_bulk(ptx::shared_address(to_w), w, 16 * length, at);
+  ptx::copy_bulk(ptx::shared_address(to_y), y, 16 * length, at);
 #else
-  for (int i = threadIdx.x; i < length2; i += THREADS) fetch(to + i, twice + i);
+  for (int i = threadIdx.x; i < length2; i += THREADS) ptx::copy16_past(to + i, twice + i);
   for (int i = threadIdx.x; i < length; i += THREADS) {
-    fetch(to_w + i, w + i);
-    fetch(to_y + i, y + i);
+    ptx::copy16_past(to_w + i, w + i);
+    ptx::copy16_past(to_y + i, y + i);
   }
 #endif
 }
 __device__ __forceinline__ void brought(unsigned long long* done) {
-#if ENGINE
+#if HAS_COPY_ENGINE
   __syncthreads();
-  fetched(done, 0);
+  ptx::barrier_wait(ptx::shared_address(done), 0);
 #else
-  fetched();
+  ptx::wait_all_copies();
   __syncthreads();
 #endif
 }

@@ -6,32 +6,10 @@
 // pairs of neighbours, with the two high halves and then the two low ones (8 bytes a pair).
 #pragma once
 
-__device__ __forceinline__ unsigned half_of(float x) {
-#if ON_DEVICE
-  unsigned short h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-  return h;
-#else
-  const unsigned b = (unsigned)__float_as_int(x), sign = b >> 16 & 0x8000u, a = b & 0x7fffffffu, r = a - 0x38000000u;
-  if (a >= 0x477ff000u) return sign | 0x7c00u | (a > 0x7f800000u ? 0x200u : 0u);
-  if (a < 0x38800000u) return sign | (unsigned)rintf(__int_as_float((int)a) * 0x1p24f);
-  return sign | (r + 0xfffu + (r >> 13 & 1u)) >> 13;
-#endif
-}
-__device__ __forceinline__ float number_of_half(unsigned h) {
-#if ON_DEVICE
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((unsigned short)h));
-  return x;
-#else
-  const unsigned sign = (h & 0x8000u) << 16, e = h >> 10 & 31u, m = h & 1023u;
-  if (!e) {
-    const float x = (float)m * 0x1p-24f;
-    return sign ? -x : x;
-  }
-  return __int_as_float((int)(sign | (e == 31 ? 0x7f800000u : (e + 112) << 23) | m << 13));
-#endif
-}
+using ptx::half_of;
+using ptx::halves_of;
+using ptx::number_of_half;
+
 // The halves of two words that `which` names, as the device's instruction does.
 __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned which) {
 #if ON_DEVICE
@@ -41,16 +19,6 @@ __device__ __forceinline__ unsigned bytes_of(unsigned a, unsigned b, unsigned wh
   unsigned v = 0;
   for (int i = 0; i < 4; i++) v |= (unsigned)(all >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
   return v;
-#endif
-}
-// x, y as halves in one word.
-__device__ __forceinline__ unsigned halves_of(float x, float y) {
-#if HAS_HALF_MATRICES
-  unsigned h;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x));
-  return h;
-#else
-  return half_of(x) | half_of(y) << 16;
 #endif
 }
 // High half in the low 16 bits, low half above.
@@ -77,14 +45,10 @@ struct Steps {
 };
 #if HAS_HALF_MATRICES
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1)
-      : "r"(a.at), "r"(a.below), "r"(b));
+  ptx::multiply_halves(c.re0, c.re1, c.im0, c.im1, a.at, a.below, b);
 }
 __device__ __forceinline__ void multiply(Sum& c, Steps a, unsigned b, Steps a2, unsigned b2) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c.re0), "+f"(c.re1), "+f"(c.im0), "+f"(c.im1)
-      : "r"(a.at), "r"(a.below), "r"(a2.at), "r"(a2.below), "r"(b), "r"(b2));
+  ptx::multiply_halves(c.re0, c.re1, c.im0, c.im1, a.at, a.below, a2.at, a2.below, b, b2);
 }
 #else
 __device__ __noinline__ Sum product(Sum c, Steps a, unsigned b) {
