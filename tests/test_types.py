@@ -1,8 +1,11 @@
-"""A type checker finds a misspelt choice."""
+"""A type checker finds a misspelt choice, and docstrings list the choices that the types allow."""
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,54 @@ def test_mypy_reads_the_choices(names, tmp_path, monkeypatch):
     assert not err
     wrong = [name for name in names if repr(name) in out]
     assert (wrong, code) == (([], 0) if names is GOOD else (list(BAD), 1)), out
+
+
+SOURCES = Path(skysieve.__file__).parent
+SET = re.compile(r"^ *([\w, ]+) : \{(.*?)\}", re.M)
+"""Parameters of a docstring with their choices, as in ``method : {"auto", "direct"}``."""
+
+
+def _choices(node: ast.AST | None) -> tuple[object, ...] | None:
+    """The values of ``Literal[...]``; None for anything else."""
+    if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
+        found = ast.literal_eval(node.slice)
+        return found if isinstance(found, tuple) else (found,)
+    return None
+
+
+def _functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """Functions and their docstrings; that of ``__init__`` is the docstring of its class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.ClassDef):
+            made = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
+            yield from ((f, ast.get_docstring(node) or "") for f in made)
+
+
+def test_docstrings_list_the_choices_of_their_types() -> None:
+    """A new choice in a type such as `NormalizationName` belongs into the docstrings of the arguments of this type."""
+    trees = {p.relative_to(SOURCES): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCES.rglob("*.py"))}
+    types: dict[str, list[tuple[object, ...]]] = {}
+    for tree in trees.values():
+        for node in tree.body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(target, ast.Name) and (found := _choices(getattr(node, "value", None))) is not None:
+                types.setdefault(target.id, []).append(found)
+    different, compared = [], 0
+    for path, tree in trees.items():
+        for function, text in _functions(tree):
+            stated = {name.strip(): m[2] for m in SET.finditer(text) for name in m[1].split(",")}
+            for argument in (*function.args.args, *function.args.kwonlyargs):
+                if argument.arg not in stated or argument.annotation is None:
+                    continue
+                shown = ast.literal_eval(f"({stated[argument.arg]},)")
+                annotation = argument.annotation
+                inline = _choices(annotation)
+                allowed = types.get(ast.unparse(annotation), []) if inline is None else [inline]
+                compared += bool(allowed)
+                if allowed and set(shown) not in map(set, allowed):  # the docstring puts the default first
+                    where = f"{path}:{function.lineno}: {argument.arg}"
+                    different.append(f"{where}: the docstring lists {shown}, {ast.unparse(annotation)} is {allowed[0]}")
+    assert not different, "\n".join(different)
+    assert compared > 20
