@@ -135,7 +135,7 @@ PHASE_FUNCTIONS = {
     model.name: model
     for model in (
         PhaseFunction("hg1g2", "The H, G1, G2 function of Muinonen et al. 2010.", fit_hg1g2, 3),
-        PhaseFunction("linear", "A linear function of the magnitude.", fit_linear, 2),
+        PhaseFunction("linear", "A magnitude that is linear in the phase angle.", fit_linear, 2),
         PhaseFunction("none", "No phase function: distances and light time alone are corrected.", None, 1),
     )
 }
