@@ -15,6 +15,7 @@ from tests.truth import periodogram as reference
 
 import skysieve
 from skysieve.periodogram import Status
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,7 +189,7 @@ def test_same_times(device: str, dtype: str, method: str) -> None:
 @pytest.mark.parametrize(("dtype", "method"), CASES)
 @pytest.mark.parametrize("fit_mean", [True, False])
 @pytest.mark.parametrize("center_data", [True, False])
-@pytest.mark.parametrize("normalization", ["standard", "model", "log", "psd", "scargle"])
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_options(device: str, dtype: str, method: str, fit_mean: bool, center_data: bool, normalization: str) -> None:
     """Every option in every precision; the bound is that of the standard power times the normalisation's derivative."""
     c = curve(80)

@@ -117,7 +117,7 @@ def _fit(
 
 
 def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: int, normalization: str) -> NDArray[Any]:
-    """Convert the reduction of chi-square (for weights of sum 1) to one of the five normalisations."""
+    """Convert the reduction of chi-square (for weights of sum 1) to a normalisation."""
     standard = raw / yy
     with np.errstate(divide="ignore", invalid="ignore"):
         if normalization == "standard":
@@ -130,7 +130,7 @@ def normalise(raw: NDArray[Any], yy: Any, sum_inverse_variance: Any, n_points: i
             return standard * yy * sum_inverse_variance / 2
         if normalization == "scargle":
             return standard * yy * n_points / 2
-    raise ValueError(f"normalization={normalization!r} is not known")
+    raise ValueError(f"normalization={normalization!r} has no formula here (`normalise` of tests/truth/periodogram.py)")
 
 
 def peaks(

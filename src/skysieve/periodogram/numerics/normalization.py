@@ -3,7 +3,8 @@
 To add one, write a class and list it in `NORMALIZATIONS` and `NormalizationName`.  The argument checks, the command
 line, the units of the power, the numba and CUDA kernels and the false-alarm formulas read this registry.  Kernels know
 a normalisation by two numbers: the *form*, a function of the standard power, and the *scale*, a factor of each object.
-A new form needs a branch in ``normalize`` of ``cpu/search.py`` and in ``normalise`` of ``cuda/common.cuh`` as well.
+A new form needs a branch in ``normalize`` of ``cpu/search.py``, in its replacement ``_normalize`` of ``cpu/vectors.py``
+and in both ``normalise`` of ``cuda/common.cuh`` as well; without it they compute another form.
 
 The distributions are those of Baluev 2008 (MNRAS 385, 1279; table 1), with "points" ``N``: of noise alone, for a
 sinusoid and a constant against a constant.
