@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 csv.field_size_limit(2**31 - 1)
+COMMENT = "#"
+"""Beginning of a line that is no row."""
 RULE = re.compile(r"[-=+|,;\s]*")
 """A line of dashes under the names of columns."""
 RDB_TYPE = re.compile(r"\d*[NSMnsm][<>]?")
@@ -187,8 +189,8 @@ def sniff(lines: Iterator[str]) -> Layout:
         line = raw.strip()
         if not line:
             continue
-        if line.startswith("#") or (header is None and line.startswith("!")):
-            comment = line.lstrip("#!").strip() or comment
+        if line.startswith(COMMENT) or (header is None and line.startswith("!")):
+            comment = line.lstrip(f"{COMMENT}!").strip() or comment
             continue
         units = below.first if below is not None else ()
         if header is not None and "-" in line and RULE.fullmatch(line):
@@ -317,10 +319,13 @@ def _clock(layout: Layout, columns: Columns) -> tuple[int, int] | None:
     return None
 
 
+def _is_row(line: str) -> bool:
+    """Whether a line is neither empty nor a comment."""
+    return bool(line.strip()) and not line.lstrip().startswith(COMMENT)
+
+
 def _data(f: TextIO, layout: Layout) -> Iterator[str]:
-    for n, line in enumerate(f):
-        if n >= layout.skip and line.strip() and not line.lstrip().startswith("#"):
-            yield line
+    return (line for n, line in enumerate(f) if n >= layout.skip and _is_row(line))
 
 
 def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool | None, NDArray[np.str_]]:
@@ -379,8 +384,7 @@ def _seek_rows(path: Path, layout: Layout) -> list[str]:
             if k:
                 f.readline()  # the rest of a row
             lines += [f.readline() for _ in range(BLOCK_ROWS)]
-    text = [line.decode(layout.encoding) for line in lines]
-    return [line for line in text if line.strip() and not line.lstrip().startswith("#")]
+    return [line for line in (line.decode(layout.encoding) for line in lines) if _is_row(line)]
 
 
 def _is_label(role: str) -> bool:
@@ -421,7 +425,7 @@ def _by_arrow(
         whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
         words, codes = np.char.strip(np.array(whole.dictionary.to_pylist(), dtype=str)), whole.indices.to_numpy()
         if _is_label(role):
-            if np.char.startswith(words, "#").any() or (np.char.find(words, '"') >= 0).any():
+            if np.char.startswith(words, COMMENT).any() or (np.char.find(words, '"') >= 0).any():
                 return None  # a comment behind spaces, or a quote behind a space
             data[role] = tidy_labels(words)[codes] if len(words) else words
             continue
@@ -459,14 +463,15 @@ def _arrow_table(path: Path, layout: Layout, width: int, types: dict[str, Any]) 
 
 
 def _has_comments(path: Path, skip: int) -> bool:
-    """Whether a line after the first ``skip`` begins with ``#``; pyarrow may read it as a row."""
+    """Whether a line after the first ``skip`` is a comment; pyarrow may read it as a row."""
+    begins = tuple(f"\n{space}{COMMENT}".encode() for space in ("", " "))
     with unpacked(path) as f:
         for _ in range(skip):
             f.readline()
         end = b""
         while block := f.read(1 << 24):
             chunk = end + block
-            if b"\n#" in chunk or b"\n #" in chunk:
+            if any(beginning in chunk for beginning in begins):
                 return True
             end = block[-2:]
     return False
@@ -489,7 +494,7 @@ def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -
     try:
         with open_text(path, layout.encoding) as f:
             block = np.loadtxt(
-                f, delimiter=layout.delimiter, skiprows=layout.skip, ndmin=2, comments="#", quotechar='"',
+                f, delimiter=layout.delimiter, skiprows=layout.skip, ndmin=2, comments=COMMENT, quotechar='"',
                 usecols=[parts[role] for role in numeric],
             )  # fmt: skip
         for i, role in enumerate(numeric):
@@ -501,7 +506,7 @@ def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -
         for role in set(parts) - set(numeric):
             with open_text(path, layout.encoding) as f:
                 cells = np.loadtxt(
-                    f, dtype=str, delimiter=layout.delimiter, skiprows=layout.skip, ndmin=1, comments="#",
+                    f, dtype=str, delimiter=layout.delimiter, skiprows=layout.skip, ndmin=1, comments=COMMENT,
                     quotechar='"', usecols=parts[role],
                 )  # fmt: skip
             data[role] = tidy_labels(np.char.strip(cells))
@@ -528,7 +533,7 @@ def _careful(
     with open_text(path, layout.encoding) as f:
         for n, line in enumerate(f, start=1):
             bare = line.strip()
-            if n <= layout.skip or not bare or bare[0] == "#" or (bare[0] == "!" and layout.delimiter == "|"):
+            if n <= layout.skip or not bare or bare[0] == COMMENT or (bare[0] == "!" and layout.delimiter == "|"):
                 continue
             row = split(line.rstrip("\r\n"), layout.delimiter)
             if needed and needed <= set(row):
