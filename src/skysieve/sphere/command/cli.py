@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 PIXEL_EPS = 1e-9
 """Accuracy with which a kernel's window is cut before it is multiplied by a pixel window."""
-NAMES = {"radius": "--tophat", "scale": "--mexican-hat", "j": "--needlet", "nside": "--nside-out"}
+NAMES = {"nside": "--nside-out"}
 """Options of arguments that have another name."""
 KERNEL, MAPS = "Kernel (one of them)", "Maps"
 
@@ -401,6 +402,9 @@ def read_kernel(given: dict[str, str | None]) -> Kernel:
         return KERNELS[named[0]].read(text)
     except UnicodeDecodeError:
         raise ValueError(f"--{named[0]} {text}: expected a text file") from None
+    except ValueError as error:  # "radius='2deg': ..." names the argument of the kernel
+        value = f"{re.escape(repr(text))}|{re.escape(text)}"
+        raise ValueError(re.sub(rf"^\w+=(?=({value}):)", f"--{named[0]} ", str(error))) from None
 
 
 def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:

@@ -1,7 +1,8 @@
 """Radial kernels: Gaussian beams, windows, tables, functions, discs, wavelets, filters.
 
-A new kernel is a class here, an entry in `KERNELS`, which gives it an option of ``skysieve smooth``, and a line in
-``sphere/__init__.py``.
+A new kernel is a class here, an entry in `KERNELS`, which gives it an option of ``skysieve smooth``, its name in the
+three lists of ``sphere/__init__.py``, a line in ``docs/api.rst`` and in the table of ``docs/sphere.md``, and an example
+in `MADE` of ``tests/sphere/test_registries.py``.
 """
 
 from __future__ import annotations

@@ -27,12 +27,13 @@ BAD_DATA = "BAD_DATA"
 HEADER_CARDS = (
     "COORDSYS", "POLCCONV", BAD_DATA, "OBJECT", "TELESCOP", "INSTRUME", "FREQ", "DATE-OBS", "CREATOR", "PIXTYPE",
 )  # fmt: skip
-"""Cards that `SkyMaps.header` holds.  `write_maps` also copies all other cards of the file except `STRUCTURE`."""
+"""Cards that `SkyMaps.header` holds.  A card need not be here to be kept: `write_maps` copies all cards of the file
+except those of `STRUCTURE`."""
 STRUCTURE = re.compile(
     r"XTENSION|SIMPLE|EXTEND|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|CHECKSUM|DATASUM|"
     r"T(TYPE|FORM|UNIT|NULL|SCAL|ZERO|DISP|DIM|BCOL|MIN|MAX|DMIN|DMAX|LMIN|LMAX|COMM|UCD)\d+"
 )
-"""Cards that describe the layout of a table or its columns; they are written anew."""
+"""Cards that describe the layout of a table or its columns; they are not copied, but written anew."""
 
 
 def is_auxiliary(name: str) -> bool:
