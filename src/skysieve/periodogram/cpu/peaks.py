@@ -2,7 +2,8 @@
 
 A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
 chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``distance`` samples
-from all chosen, and behind those that are wanted some more (see :mod:`skysieve.periodogram.numerics.peaks`).
+(`search.least_distance`) from all chosen, and behind those that are wanted some more (see
+:mod:`skysieve.periodogram.numerics.peaks`).
 Candidates are rows of ``index, left, power, right`` (standard powers) until the object is complete.
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen

@@ -1,4 +1,7 @@
-"""Columns of the tables of periods: names, units and descriptions."""
+"""Columns of the tables of periods: names, units and descriptions.
+
+Their values come from `survey.Found` for files of commands, alerts and LSDB, and from `result.export` for ``to_table``.
+"""
 
 from __future__ import annotations
 
