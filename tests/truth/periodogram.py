@@ -163,7 +163,7 @@ def peaks(
         if (j == 0 or height[j] > before) and height[j] >= after:
             candidates.append(j)
     candidates.sort(key=lambda j: (-height[j], j))
-    distance = (1 - 1e-9) / span
+    distance = least_distance(span)
     taken: list[int] = []
     for j in candidates:
         if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
@@ -184,6 +184,11 @@ def peaks(
         np.array([f for _, f, _ in found], np.float64),
         np.array([p for _, _, p in found], np.float64),
     )
+
+
+def least_distance(span: float) -> float:
+    """The least distance of two peaks in frequency, less a part for the rounding of frequencies."""
+    return (1 - 1e-9) / span
 
 
 def refine(
