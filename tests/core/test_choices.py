@@ -17,3 +17,4 @@ def test_types_of_the_computation():
 def test_units_of_time(unit):
     assert unit.hours == pytest.approx(u.Unit(unit.value).to(u.h), rel=1e-15)
     assert unit.days == pytest.approx(u.Unit(unit.value).to(u.d), rel=1e-15)
+    assert u.Unit(unit.value).to_string("fits") == unit.value, "FITS tables of periods need a unit that FITS knows"

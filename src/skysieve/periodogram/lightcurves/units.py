@@ -18,7 +18,7 @@ from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
 
 class TimeUnit(StrEnum):
-    """Units of time of the command line: the value is astropy's name, ``hours`` the length."""
+    """Units of time of the command line: the value is the name in astropy and FITS, ``hours`` the length."""
 
     hours: float
 
