@@ -68,7 +68,8 @@ def fold_counts(combs, cycles):
 @njit(nogil=True, error_model="numpy")
 def least_distance(curves, grid, i, df):
     """Minimum separation of two peaks, 1/T: in samples, or in frequency for irregular grids."""
-    return 1.0 / curves.span[i] if grid.values.shape[0] > 0 else np.ceil(1.0 / (curves.span[i] * df) - 1e-9)
+    T = curves.span[i]
+    return (1.0 - 1e-9) / T if grid.values.shape[0] > 0 else np.ceil(1.0 / (T * df) - 1e-9)
 
 
 @njit(nogil=True, error_model="numpy")
