@@ -13,7 +13,18 @@ from typer.testing import CliRunner
 
 from skysieve.cli import app
 from skysieve.core.machine import rates
-from skysieve.fstat import AtomsBatch, Grid, SearchPlan, SearchResult, search, synth_atoms, timing, transient_map
+from skysieve.fstat import (
+    AtomsBatch,
+    Grid,
+    SearchPlan,
+    SearchResult,
+    TransientResult,
+    search,
+    simulate_sfts,
+    synth_atoms,
+    timing,
+    transient_map,
+)
 from skysieve.fstat.archive import JSON, pack, unpack
 from skysieve.fstat.contract import COMPAT, Compat
 from skysieve.fstat.demod.barycentre import EPHEMERIDES, EphemerisName
@@ -42,13 +53,26 @@ def test_types_name_what_the_registries_hold(alias, names):
     assert sorted(get_args(alias)) == sorted(names)
 
 
+@pytest.mark.parametrize(
+    ("of", "argument", "names"),
+    [
+        (transient_map, "window", NAMED),
+        (search, "statistic", STATISTICS),
+        (TransientResult.write_text, "style", STYLES),
+        (simulate_sfts, "ephemeris", EPHEMERIDES),
+    ],
+    ids=["windows", "statistics", "styles", "ephemerides"],
+)
+def test_docstrings_name_what_the_registries_hold(of, argument, names):
+    [listed] = re.findall(rf"^ *{argument} : {{(.*?)}}", of.__doc__, re.M)
+    assert sorted(re.findall('"(.*?)"', listed)) == sorted(names)
+
+
 def test_the_page_has_the_tables_of_the_registries():
-    for kind in KINDS.values():
-        name = f'`"{kind.name}"`' if kind.shape else kind.label
-        assert f"| {name} | {kind.help} | {kind.algorithm} |" in PAGE
-    for c in COLUMNS:
-        row = f"| `{c.name}` | {c.help} | {c.unit or ''} |"
-        assert re.sub(" +", " ", row) in re.sub(" +", " ", PAGE)
+    names = [f'`"{kind.name}"`' if kind.shape else kind.label for kind in KINDS.values()]
+    rows = [f"| {name} | {kind.help} | {kind.algorithm} |" for name, kind in zip(names, KINDS.values(), strict=True)]
+    rows += [f"| `{c.name}` | {c.help} | {f'{c.unit} ' if c.unit else ''}|" for c in COLUMNS]
+    assert [row for row in rows if row not in PAGE] == [], "rows that docs/fstat.md lacks"
 
 
 def test_help_screens_name_what_the_registries_hold():
@@ -77,11 +101,16 @@ def test_a_new_window_is_one_entry(monkeypatch):
         return 1 - x / 3
 
     monkeypatch.setitem(KINDS, "ramp", WindowKind("ramp", "ramp", "It falls to 0.", Algorithm.WEIGHTS, ramp))
-    monkeypatch.setattr(windows, "NAMED", (*window_kinds.NAMED, "ramp"))
+    half = WindowKind("sine", "half sine", "It ends at tau.", Algorithm.WEIGHTS, lambda x: np.sin(np.pi * x), end=1)
+    monkeypatch.setitem(KINDS, "sine", half)
+    monkeypatch.setattr(windows, "NAMED", (*window_kinds.NAMED, "ramp", "sine"))
     expected = transient_map(ATOMS[0], GRID, window=ramp, device="cpu")
     found = transient_map(ATOMS[0], GRID, window="ramp", device="cpu")
     assert np.array_equal(found.F, expected.F)
     assert found.window == "ramp"
+    sine = transient_map(ATOMS[0], GRID, window="sine", efold=2, device="cpu")
+    assert sine.efold == 1
+    assert np.array_equal(sine.F, transient_map(ATOMS[0], GRID, window=half.shape, efold=1, device="cpu").F)
     table = search(ATOMS, GRID, windows="ramp", device="cpu", topk=1).columns("ramp")
     by_function = search(ATOMS, GRID, windows={"ramp": ramp}, device="cpu", topk=1).columns("ramp")
     assert table["max2F"] == by_function["max2F"]

@@ -99,7 +99,7 @@ def transient_map(
         Amplitude of the signal as a function of ``x = (t - t0) / tau``: "rect" is 1, "exp" is ``exp(-x)``, "none" is 1
         over all data.  A `WindowSum` is a sum of polynomials times exponentials; a callable takes and returns an array.
     efold : float
-        Windows other than "rect" and "none" end at ``t0 + efold tau``.
+        Windows without a fixed end ("exp", a `WindowSum`, a callable) end at ``t0 + efold tau``.
     dtype : {"float64", "float32"}
         Type of the computation and of the map.
     device : {"auto", "cpu", "cuda", "cuda:N"}

@@ -17,7 +17,7 @@ from skysieve.core.arrays import array_module, to_host
 from skysieve.core.checks import one_of
 from skysieve.fstat.inputs.bins import Bins
 from skysieve.fstat.inputs.grid import BYTES_T0, BYTES_TAU, Grid, Schedule, make_schedule
-from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, Algorithm
+from skysieve.fstat.inputs.window_kinds import KINDS, NAMED
 from skysieve.fstat.inputs.windows import Window
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def check_compat(compat: str, window: Window) -> None:
     known = [name for name in NAMED if KINDS[name].lal is not None]
     if window.kind not in known:
         raise ValueError(f"compat={compat!r} supports the windows {', '.join(map(repr, known))}")
-    if window.algorithm != Algorithm.RUNNING_SUMS and window.efold != LAL_EFOLD:
+    if KINDS[window.kind].end is None and window.efold != LAL_EFOLD:
         raise ValueError(f"efold={window.efold!r}: compat={compat!r} ends the window at {LAL_EFOLD:g} tau")
 
 

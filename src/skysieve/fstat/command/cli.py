@@ -48,7 +48,7 @@ from skysieve.core.command import (
 )
 from skysieve.core.files import save_figure, written
 from skysieve.core.table_files import json_text
-from skysieve.fstat.inputs.window_kinds import KINDS, NAMED, WindowName
+from skysieve.fstat.inputs.window_kinds import EFOLD, KINDS, NAMED, WindowName
 
 from . import sfts as sft_options
 
@@ -381,7 +381,7 @@ def check_grid(windows: Sequence[str], efold: float, dtau: int | None, log_tau: 
     whole = all(resolve_window(cast("WindowName", name), efold).whole for name in windows)
     needs("a window other than none", not whole, "--t0", "--t0-band", "--dt0", "--tau", "--tau-band", "--dtau",
           "--log-tau", "--not-strict")  # fmt: skip
-    needs("--window exp", "exp" in windows, "--efold")
+    needs(f"--window {' or '.join(EFOLD)}", any(name in EFOLD for name in windows), "--efold")
     if dtau is not None and log_tau is not None:
         raise ValueError(f"--dtau {dtau} cannot be combined with --log-tau {log_tau}: expected one of them")
 

@@ -46,7 +46,7 @@ class Signal:
     t0, tau : int
         Start (GPS seconds) and duration of a transient; each SFT has the amplitude of the window at its start.
     efold : float
-        End of windows other than "rect", in units of tau.
+        End in units of tau of windows that have no fixed end, as for `transient_map`.
     """
 
     f0: float

@@ -40,7 +40,7 @@ class Injection:
     window : str, WindowSum or callable
         As for `skysieve.fstat.transient_map`.
     efold : float
-        End of windows other than "rect", in units of tau.
+        End in units of tau of windows that have no fixed end, as for `transient_map`.
     cosi, psi, phi0 : float
         Cosine of the inclination, polarisation angle and initial phase.
     """

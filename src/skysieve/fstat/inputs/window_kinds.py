@@ -1,6 +1,7 @@
 """The kinds of transient windows: one list for the argument checks, both backends, the command line and the docs.
 
-To add a window that users choose by name, add an entry to `KINDS` and its name to `WindowName`.
+To add a window that users choose by name, add an entry to `KINDS`, its name to `WindowName` and to the docstring of
+`transient_map`, and its row to the table in ``docs/fstat.md``.  The tests compare them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "NAMED", "Algorithm", "WindowKind", "WindowName"]
+__all__ = ["EFOLD", "KINDS", "NAMED", "Algorithm", "WindowKind", "WindowName"]
 
 WindowName = Literal["rect", "exp", "none"]
 """Names of windows, for type checkers; a test compares them with `NAMED`."""
@@ -63,6 +64,8 @@ class WindowKind:
         ``w(x)`` for ``x = (t - t0) / tau`` inside the window; None where the user gives it.
     whole : bool
         The window covers all data: there is one cell and no grid.
+    end : float or None
+        End of the window in units of tau; None if the argument `efold` sets it.
     lal : int or None
         LALPulsar's ``transientWindowType_t``; None where LALPulsar has no such window.
     """
@@ -73,6 +76,7 @@ class WindowKind:
     algorithm: Algorithm
     shape: Callable[[Any], Any] | None = None
     whole: bool = False
+    end: float | None = None
     lal: int | None = None
 
 
@@ -80,7 +84,8 @@ KINDS = {
     kind.name: kind
     for kind in (
         WindowKind(
-            "rect", "rect", "The amplitude is constant from t0 to t0 + tau.", Algorithm.RUNNING_SUMS, _ones, lal=1
+            "rect", "rect", "The amplitude is constant from t0 to t0 + tau.", Algorithm.RUNNING_SUMS, _ones, end=1,
+            lal=1,
         ),
         WindowKind(
             "exp", "exp", "The amplitude is exp(-(t - t0) / tau) and ends at t0 + efold tau.", Algorithm.RECURRENCE,
@@ -88,7 +93,7 @@ KINDS = {
         ),
         WindowKind(
             "none", "none", "The amplitude is constant over all data: the persistent F-statistic.",
-            Algorithm.RUNNING_SUMS, _ones, whole=True, lal=0,
+            Algorithm.RUNNING_SUMS, _ones, whole=True, end=1, lal=0,
         ),
         WindowKind("sum", "sum of exponentials", "A `WindowSum` gives the amplitude.", Algorithm.MOMENTS),
         WindowKind("any", "any function", "A function of (t - t0) / tau gives the amplitude.", Algorithm.WEIGHTS),
@@ -98,3 +103,5 @@ KINDS = {
 
 NAMED = tuple(kind.name for kind in KINDS.values() if kind.shape is not None)
 """Windows that are chosen by their name."""
+EFOLD = tuple(name for name in NAMED if KINDS[name].end is None)
+"""Those whose end the argument `efold` sets."""

@@ -135,7 +135,7 @@ class Window:
     kind : str
         A key of `window_kinds.KINDS`.
     efold : float
-        End of the window in units of tau; 1 for windows of constant amplitude.
+        End of the window in units of tau: that of its kind, or else the argument of this name.
     function : callable or None
         ``w(x)``, where the user gives it.
     """
@@ -197,8 +197,8 @@ def resolve_window(window: Any, efold: float) -> Window:
         if window not in NAMED:
             names = ", ".join(map(repr, NAMED))
             raise ValueError(f"window={window!r}: expected {names}, a WindowSum or a function of (t - t0) / tau")
-        constant = KINDS[window].algorithm == Algorithm.RUNNING_SUMS
-        return Window(window, 1.0 if constant else float(efold))
+        end = KINDS[window].end
+        return Window(window, float(efold if end is None else end))
     if isinstance(window, WindowSum):
         return Window("sum", float(efold), window)
     if callable(window):

@@ -102,7 +102,7 @@ def search(
     windows : window, sequence of windows, or dict
         Windows to search with, each as for `transient_map`; a dict gives them names.
     efold : float
-        End of windows other than "rect", in units of tau.
+        End in units of tau of windows that have no fixed end, as for `transient_map`.
     topk : int
         Number of best templates to keep for each window.
     threshold : float, optional
