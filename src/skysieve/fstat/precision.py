@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -352,9 +352,9 @@ def loud_limit(spec: Spec) -> float:
 def copy_answers(output: Output, at: NDArray[np.int64], part: Output) -> None:
     """Write the answers of the templates `at` to `output`, in its dtype."""
     with np.errstate(over="ignore"):
-        for name in ("max_F", "index", "log_sum", "row_log", "column_log", "n_fallback", "line_max", "line_index"):
-            target, values = getattr(output, name), getattr(part, name)
-            if target is not None and values is not None:
+        for field in fields(Output):
+            target, values = getattr(output, field.name), getattr(part, field.name)
+            if field.name != "F" and target is not None and values is not None:
                 target[at] = values
         if output.F is not None and part.F is not None:
             xp: Any = array_module(output.F)

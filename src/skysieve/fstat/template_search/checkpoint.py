@@ -49,7 +49,7 @@ FAULTS = form(
 class State:
     """The state of a search after the chunks entered so far.
 
-    All fields made by `stored` are in the checkpoint.
+    All fields with ``metadata`` are in the checkpoint; the results of a chunk come from its `ChunkReport`, by `enter`.
 
     Attributes
     ----------
