@@ -101,6 +101,28 @@ CONSTANTS = [  # kernel file of the periodogram, macro, module of the launcher, 
     ("peaks/refine.cu", "SLICE", "peaks.launch", "SLICE"),
     ("peaks/refine.cu", "THREADS", "peaks.launch", "THREADS"),
 ]
+BOTH_BACKENDS = [  # kernel file, and a module that has constants of the same names and values
+    *(("dedispersion.clean.cuda", "clean.cu", f"dedispersion.clean.{module}", names) for module, names in (
+        ("blocks.steps", "PIECES LEAST_PIECES MOST_PIECE"), ("blocks.cleaner", "MOST_CELLS REACH"),
+        ("blocks.gain", "STEP_ERROR STEP_BANDS WIDE_BANDS"), ("blocks.cpu_impulses", "LEAST LATE"),
+        ("blocks.cpu_cleaner", "NEIGHBOURS SAMPLED LIT TRACK LEAST_TRACK STEEP"),
+        ("cpu_dropouts", "ROUGH"), ("cpu_missing", "SPREAD"), ("cuda.launch", "THREADS WIDE"),
+    )),
+    ("dedispersion.cuda", "baseline.cu", "dedispersion.cpu.baseline",
+     "GROUPS DRIFTS OUTLIER REACH ROUNDS LEAST_STEPS TO_SIGMA DIFFERENCE SECOND FOURTH SIXTH CUBIC ODD GOLDEN "
+     "FRACTION"),
+    ("dedispersion.cuda", "search.cu", "dedispersion.cpu.detect",
+     "BINS IQR CLIPS CLIP_AT CLIPPED_SIGMA PART VALLEY POINTED"),
+    ("dedispersion.cuda", "search.cu", "dedispersion.contract", "UNIT CLIP"),
+    ("dedispersion.cuda", "tensor.cu", "dedispersion.cuda.tensor_plan", "TILE PIECE FRONT BLOCK_WORDS WARPS"),
+    ("dedispersion.single_pulse.cuda", "look.cu", "dedispersion.single_pulse.cpu_vetting", "LEAST_KNOWN ROUNDING"),
+    ("periodogram.cuda", "prepare.cu", "periodogram.cpu.prepare", "SHORTEST_SPAN"),
+    ("periodogram.cuda", "sinusoid/direct.cu", "periodogram.cpu.direct", "SINGULAR COLUMN_NOISE"),
+    ("periodogram.cuda", "fourier/exact.cu", "periodogram.cpu.fourier.kernels", "PIVOT"),
+    ("periodogram.cuda", "peaks/refine.cu", "periodogram.numerics.peaks", "HIGHER LEAST WIDE STEP"),
+    ("periodogram.cuda", "peaks/refine.cu", "periodogram.cpu.climb", "SHARP"),
+    ("fstat.cuda", "sum.cu", "fstat.cpu.sum", "RENEW"),
+]  # fmt: skip
 RENAMED = {  # the source's names of fields, where the launcher's differ to avoid those of other structs
     "guard.least": "guard", "first": "first_row", "index": "answer_index", "list": "tries_list", "info": "probed",
     "f0": "probe_f0", "df": "probe_df", "nf": "probe_nf", "tops.list": "tops", "doubts.list": "doubts",
@@ -144,6 +166,17 @@ def number(source: str, text: str) -> int:
         assert found, f"{name[0]} has no value"
         text = re.sub(rf"\b{name[0]}\b", f"({found[0][0] or found[0][1]})", text)
     raise AssertionError(f"{text} has no end")
+
+
+def real(source: str, name: str) -> float:
+    """The value of a macro, from numbers and other macros; rounded to float32 if it is written with an f."""
+    found = re.search(rf"#define {name} +([^\n]+)", source)
+    assert found, f"{name} has no value"
+    text = found[1].strip()
+    if text.endswith("f"):
+        return float(np.float32(text.removesuffix("f")))
+    text = re.sub(r"\b[A-Z]\w*", lambda other: repr(real(source, other[0])), text.removesuffix("u"))
+    return float(eval(text))
 
 
 def scalar(source: str, kind: str) -> tuple[int, bool] | None:
@@ -241,6 +274,20 @@ def test_a_launchers_struct_is_the_sources(package, file, build, struct, module,
 def test_a_launchers_constant_is_the_sources(file, macro, module, name):
     ours = getattr(importlib.import_module(f"{PERIODOGRAM}.{module}"), name)
     assert ours == number(source_of(PERIODOGRAM, file, None), macro)
+
+
+@pytest.mark.parametrize(("package", "file", "module", "names"), BOTH_BACKENDS, ids=lambda value: str(value))
+def test_constants_of_a_kernel_file_are_those_of_the_cpu(package, file, module, names):
+    source, ours = source_of(f"skysieve.{package}", file, None), importlib.import_module(f"skysieve.{module}")
+    expected = {name: float(getattr(ours, name)) for name in names.split()}
+    assert {name: real(source, name) for name in expected} == expected, f"{file} differs from {module}"
+
+
+def test_steps_of_the_gain_are_sought_a_little_more_closely_on_a_gpu():
+    from skysieve.dedispersion.clean.blocks.cpu_impulses import ROUGHLY
+
+    source = source_of("skysieve.dedispersion.clean.cuda", "clean.cu", None)
+    assert 0.98 * ROUGHLY < real(source, "ROUGHLY") < ROUGHLY
 
 
 def test_candidates_and_status_of_the_kernels():
