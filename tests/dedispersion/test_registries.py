@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from skysieve.dedispersion import Candidates, Filterbank, fake, search
+from skysieve.dedispersion import Candidates, Filterbank, dedisperse, fake, plan, search
 from skysieve.dedispersion.clean import rfi
 from skysieve.dedispersion.contract import DETECTORS, METHODS, NOISE, SUMMATIONS, Detector, Method, Noise
 from skysieve.dedispersion.cpu import detect
@@ -20,6 +20,7 @@ from skysieve.dedispersion.data.readers import FILE_FORMATS
 from skysieve.dedispersion.dm_plan.rules import RULES, Rule
 from skysieve.dedispersion.result import SERIES_FORMATS, SeriesFormat
 from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS
+from skysieve.dedispersion.single_pulse.vetting import REASONS
 from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,22 @@ PAGE = (ROOT / "docs" / "dedispersion.md").read_text(encoding="utf-8")
 )
 def test_names_for_the_type_checker_are_those_of_the_registry(literal, registry):
     assert get_args(literal) == tuple(registry)
+
+
+@pytest.mark.parametrize(
+    ("of", "argument", "registry"),
+    [
+        (dedisperse, "method", SUMMATIONS),
+        (dedisperse, "ref_freq", REFERENCES),
+        (search, "noise", NOISE),
+        (search, "detector", DETECTORS),
+        (plan, "rule", RULES),
+    ],
+    ids=["method", "ref_freq", "noise", "detector", "rule"],
+)
+def test_docstrings_name_what_the_registries_hold(of, argument, registry):
+    [listed] = re.findall(rf"^ *{argument} : {{(.*?)}}", of.__doc__, re.M)
+    assert sorted(re.findall('"(.*?)"', listed)) == sorted(registry)
 
 
 def test_numbers_of_noise_estimators_are_those_of_the_kernels():
@@ -91,7 +108,9 @@ def test_every_table_format_is_written(found, name, tmp_path):
         ("detector", {f'"{name}"': kind.help for name, kind in DETECTORS.items()}),
         ("column", {column.name: column.help for column in Candidates.COLUMNS}),
         ("table", {f".{name}": form.help for name, form in TABLE_FORMATS.items()}),
+        ("reason", REASONS),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_tables_of_the_documentation_are_the_registries(heading, rows):
     table = PAGE.split(f"\n| {heading} |")[1].split("\n\n")[0]
@@ -100,20 +119,17 @@ def test_tables_of_the_documentation_are_the_registries(heading, rows):
 
 
 def test_the_documentation_names_every_file_format():
-    for form in FILE_FORMATS:
-        assert form.name in PAGE
-        assert all(f"`{suffix}`" in PAGE for suffix in form.suffixes)
+    names = [name for form in FILE_FORMATS for name in (form.name, *(f"`{suffix}`" for suffix in form.suffixes))]
+    assert [name for name in names if name not in PAGE] == [], "names that docs/dedispersion.md lacks"
 
 
 def test_functions_take_paths(tmp_path, found):
     from skysieve.dedispersion import (
         channel_statistics,
         cutout,
-        dedisperse,
         fill_dropped,
         find_dropped,
         inject,
-        plan,
         requantise,
         rfi_mask,
         write_fil,

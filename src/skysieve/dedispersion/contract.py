@@ -61,7 +61,8 @@ class NoiseEstimator:
     Attributes
     ----------
     code : int
-        Its number in the kernels (``cpu/detect.py``, ``cuda/detect.cuh``).
+        Its number in the kernels: `cpu.detect.block_noise`, and ``cuda/search.cu`` with the names in
+        ``cuda/detect.cuh``.
     help : str
     ranks : bool
         Whether it takes samples by their rank, which needs scratch memory for a block of floats.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from skysieve.core.command import option
 
-from .clean.blocks.steps import CLEAN_HELP, VETO_HELP
+from .clean.blocks.steps import CLEAN_HELP
 from .contract import DIP_HELP, EXCESS_HELP, NOISE, THRESHOLD
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ def channel_numbers(text: str | None, nchan: int) -> list[int]:
 
 
 CleanOption = Annotated[str | None, option("--clean", help=CLEAN_HELP, panel=DATA, metavar="STEPS")]
+VETO_HELP = (
+    "Check each candidate again, and leave out those that look like interference: as strong at DM 0, in a narrow part "
+    "of the band, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with --clean "
+    "none."
+)
 VetoOption = Annotated[bool | None, option("--veto/--no-veto", help=VETO_HELP, panel=SEARCH)]
 ExcessOption = Annotated[float, option("--excess", help=EXCESS_HELP, panel=SEARCH, metavar="X")]
 DipOption = Annotated[float, option("--dip", help=DIP_HELP, panel=SEARCH, metavar="X")]

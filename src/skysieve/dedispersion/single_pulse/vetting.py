@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["REASONS", "Vetting"]
 
 REASONS = {
-    "edge": "the data end within half a width of it, so that it cannot be distinguished from a step of the level",
-    "narrow": "its power is in a part of the band, and there it is as strong at DM 0",
-    "undispersed": "it is stronger at DM 0; or, at a DM below 3 or among impulses, as strong",
-    "red noise": "the level beside it varies as much, or its S/N relative to the samples beside it is too low",
+    "edge": "The data end within half a width of it",
+    "narrow": "Its power is in a part of the band",
+    "undispersed": "The candidate is stronger without dispersion; or it is as strong, and has a DM below 3 or is among "
+    "interference",
+    "red noise": "The level beside it changes as much as the candidate, or it is not as strong against the samples "
+    "beside it",
 }
-"""The reasons for which a candidate is vetoed."""
+"""The reasons for which a candidate is vetoed, as in the table of ``docs/dedispersion.md``; `Vetting._reason` and
+`Vetting._at_edge` decide."""
 
 LEAST_CHANNELS = 32
 """In data of fewer channels no candidate is vetoed: there are too few sub-bands to compare."""

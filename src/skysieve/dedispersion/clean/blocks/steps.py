@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 __all__ = [
-    "AHEAD", "CLEANING", "CLEAN_HELP", "LEAST_PIECES", "PIECES", "VETO_HELP", "Clean", "Step", "StepName",
+    "AHEAD", "CLEANING", "CLEAN_HELP", "LEAST_PIECES", "PIECES", "Clean", "Step", "StepName",
     "cleaning_steps", "parse_steps", "piece_samples",
 ]  # fmt: skip
 
@@ -92,12 +92,6 @@ CLEAN_HELP = (
     + f". The default is all: {','.join(cleaning_steps(None))}."
 )
 """Help of the option ``--clean``."""
-VETO_HELP = (
-    "Check each candidate again, and leave out those that look like interference: as strong at DM 0, in a narrow part "
-    "of the band, at the end of the data, or beside an uneven level. The default is --veto, and --no-veto with --clean "
-    "none."
-)
-"""Help of the option ``--veto``."""
 
 
 def parse_steps(text: str | None) -> tuple[StepName, ...] | None:
