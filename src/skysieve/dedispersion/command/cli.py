@@ -41,7 +41,7 @@ from skysieve.core.command import (
 from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
 from skysieve.core.table_files import json_text
-from skysieve.dedispersion.data.readers import FILE_FORMATS
+from skysieve.dedispersion.data.readers import FILE_FORMATS, FOLDER_SUFFIXES
 from skysieve.dedispersion.search_options import CleanOption, IgnoreOption, channel_numbers
 
 from .options import (
@@ -274,8 +274,8 @@ def search(
         typer.Argument(
             metavar="FILE|DIR|PATTERN...",
             help=f"The data: {', '.join(f.name for f in FILE_FORMATS)}. Several files are joined by their times, "
-            "unless --each is given; '-' reads one from standard input. The files of a folder (.fil, .fits, .sf) and "
-            "of a quoted pattern are searched one by one, as with --each.",
+            "unless --each is given; '-' reads one from standard input. The files of a folder "
+            f"({', '.join(FOLDER_SUFFIXES)}) and of a quoted pattern are searched one by one, as with --each.",
             show_default=False,
         ),
     ],

@@ -33,7 +33,7 @@ from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
 from skysieve.core.parts import PartsFolder, continues, fingerprint
-from skysieve.dedispersion.data.readers import FILE_FORMATS
+from skysieve.dedispersion.data.readers import FOLDER_SUFFIXES
 
 from .options import DM_NAMES, output_file
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
 R = TypeVar("R")
-SERIES = (".dat", ".tim")
-"""Endings of files of time series; these are skipped when a folder is given."""
 
 
 def stands_for_files(path: Path) -> bool:
@@ -54,7 +52,7 @@ def stands_for_files(path: Path) -> bool:
 
 def filterbanks(names: Iterable[Path]) -> list[Path]:
     """The filterbank and PSRFITS files that the user's names, folders and patterns select; see `core.files.expand`."""
-    return expand(names, {suffix for form in FILE_FORMATS for suffix in form.suffixes} - set(SERIES))
+    return expand(names, FOLDER_SUFFIXES)
 
 
 def labels(files: list[Path]) -> list[str]:

@@ -101,6 +101,10 @@ FILE_FORMATS = (
     ),
 )
 """Formats that `Filterbank.open` reads, in the order in which they are tried."""
+SERIES = (".dat", ".tim")
+"""Endings of files of time series."""
+FOLDER_SUFFIXES = tuple(suffix for form in FILE_FORMATS for suffix in form.suffixes if suffix not in SERIES)
+"""Endings of the files that commands take from a folder: all but time series."""
 
 
 def open_reader(path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> Reader:
