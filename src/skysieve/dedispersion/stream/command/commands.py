@@ -517,7 +517,9 @@ def stream(
             raise ValueError("expected one of --listen, --from and --dada-key")
         needs("--listen", listen, "--packet-format", "--window", "--policy", "--beams", "--datagram-bytes",
               "--socket-buffer")  # fmt: skip
-        needs("--packet-format vdif", packet_format == "vdif", "--fch1", "--foff", "--vdif-frames", "--vdif-threads")
+        for one in sorted({name for form in FORMATS.values() for name in form.options.values()}):
+            those = [name for name, form in FORMATS.items() if one in form.options.values()]
+            needs(f"--packet-format {' or '.join(those)}", packet_format in those, one)
         needs("--inject-every", inject_every is not None, "--inject-grid", "--inject-seed")
         needs("--plots, --raw or --trigger", plots or raw or trigger, "--min-snr")
         needs("--trigger voevent:URL", any(one.startswith("voevent:") for one in trigger or ()), "--ivorn", "--test")

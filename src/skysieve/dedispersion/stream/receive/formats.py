@@ -39,7 +39,8 @@ FORMATS: dict[str, PacketFormat] = {
         {"frames": "--vdif-frames", "threads": "--vdif-threads", "fch1": "--fch1", "foff": "--foff"},
     ),
 }  # fmt: skip
-"""The formats by name.  A new one needs a parser (see `Parser`) and an entry here."""
+"""The formats by name.  A new one needs a parser (see `Parser`), an entry here, and its row in ``docs/streaming.md``.
+The command ``stream`` declares the options of all formats, and passes their values to `make_parser`."""
 
 
 def make_parser(form: str, options: Mapping[str, Any] | None = None) -> Parser:
