@@ -131,7 +131,9 @@ class Candidates(Result):
     """
 
     COLUMNS: ClassVar[tuple[Column, ...]]
-    """The columns, in the order of tables."""
+    """The columns, in the order of tables.  A new one is a field with ``metadata`` and a value in `columns_of`; `load`
+    makes its values for older files.  Streams have the same columns.  Both pages, ``docs/dedispersion.md`` and
+    ``docs/streaming.md``, have a row for it."""
 
     snr: NDArray[np.float32] = field(metadata=_column("float32", "", ".4f", "signal-to-noise ratio"))
     dm: NDArray[np.float64] = field(metadata=_column("float64", "pc / cm3", ".9g", "dispersion measure"))
