@@ -830,7 +830,7 @@ def test_the_command_that_injects_a_grid(tmp_path):
         same = (Filterbank.open(tmp_path / f"{name}.fil").read() == Filterbank.open(out).read()).all(axis=1)
         assert same.tolist() == [True] * 10 + [False] * 54
     said = run("inject", *NOISE, "--grid", "dm=100", "--ignore", "0:63", "-o", tmp_path / "y.fil", code=2)
-    assert "ignore has all 64 channels" in said
+    assert "--ignore 0:63: all channels are left out" in said
     said = run("inject", out, "--dm", 3, "--grid", "dm=9", "-o", tmp_path / "y.fil", code=2)
     assert "cannot be combined with --grid" in said
 
