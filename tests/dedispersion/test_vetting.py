@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from skysieve.dedispersion import Candidates, Filterbank, fake, inject_pulses, plan, search
-from skysieve.dedispersion.clean.blocks.records import Records
+from skysieve.dedispersion.clean.blocks.records import BlockRecord, Records
 from skysieve.dedispersion.injections.interference import with_interference
 from skysieve.dedispersion.injections.pulses import Pulse
 from skysieve.dedispersion.single_pulse.cpu_look import even, highest_sums, redness, strong_few
@@ -273,10 +273,7 @@ def test_impulses_after_a_candidate_count(time, stop, span):
 
     class Counted:
         def impulses(self, *asked):
-            return IMPULSES if asked == span else 0
-
-        def pulses(self, *asked):
-            return np.zeros(128, np.int64)
+            return np.array([[span[0], 0, 128]] * IMPULSES if asked == span else [], np.int64).reshape(-1, 3)
 
     obs, x = noise(1.0).observation, noise(6.0).read().T.copy()
     at = round(1000 * time)
@@ -372,3 +369,32 @@ def test_a_large_mean_of_floats_hides_no_pulse(level):
     assert len(found) == 1
     assert found.dm[0] == pytest.approx(100, abs=4)
     assert found.snr[0] == pytest.approx(25, abs=2.5)
+
+
+def test_impulses_near_each_candidate():
+    """Counted one by one, for each candidate and channel."""
+    rng = np.random.default_rng(7)
+    obs = noise(1.0).observation
+    vetting, records = Vetting(obs, obs.top, 4148.8, 300.0, 2000), Records((), 128, 4096, 16)
+    none, cells = np.zeros(128, bool), np.zeros((1, 128), bool)
+    for start in range(0, 100_000, 4096):
+        low, width = rng.integers(0, 100, 3), rng.choice([3, 10, 28, 90], 3)
+        first = rng.integers(0, 4000, 3)
+        windows = np.stack([first, first + 5, low, np.minimum(low + width, 128)], axis=1)
+        records.add(BlockRecord.of(start, 4096, none, cells, windows, ()), none)
+    records.jumps = [(70_000, 128), (20_000, 40)]
+    every = [(block.start + w[0], w[2], w[3]) for block in records.blocks for w in block.windows.tolist()]
+    every += [(at, 0, 128) for at, _ in records.jumps]
+    first, size, limits = rng.integers(0, 95_000, 40), rng.integers(1, 300, 40), (500, 99_000)
+    pulsed, among = vetting._interference(first, size, records, limits)
+    for i in range(40):
+        before, after = max(500, first[i] - 32_000), min(99_000, first[i] + size[i] + 2000)
+        needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) / 32_000))
+        near = [(low, high) for at, low, high in every if before <= at < after]
+        assert among[i] == (sum(high - low >= 64 for low, high in near) >= needed)
+        counts = np.zeros(128, int)
+        for low, high in near:
+            counts[low:high] += high - low < 64
+        assert pulsed[i].tolist() == (counts.reshape(32, 4).max(axis=1) >= needed).tolist()
+    assert 0 < pulsed.mean() < 1
+    assert 0 < among.mean() < 1

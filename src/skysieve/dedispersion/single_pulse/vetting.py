@@ -374,13 +374,21 @@ class Vetting:
         self, first: NDArray[np.int64], size: NDArray[np.int64], records: Records, limits: tuple[int, int]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """In which sub-bands impulses were removed near each candidate, and whether they were in half of the band."""
-        pulsed, among = np.zeros((len(first), self._bands), bool), np.zeros(len(first), bool)
-        for i, (at, width) in enumerate(zip(first.tolist(), size.tolist(), strict=True)):
-            before = max(limits[0], at - round(SECONDS / self.obs.tsamp))
-            after = min(limits[1], at + width + self.block)
-            needed = max(1.0, min(IMPULSES, IMPULSES * (after - before) * self.obs.tsamp / SECONDS))
-            pulsed[i] = np.logical_or.reduceat(records.pulses(before, after) >= needed, self._edges[:-1])
-            among[i] = records.impulses(before, after) >= needed
+        before = np.maximum(limits[0], first - round(SECONDS / self.obs.tsamp))
+        after = np.minimum(limits[1], first + size + self.block)
+        needed = np.clip(IMPULSES * (after - before) * self.obs.tsamp / SECONDS, 1.0, IMPULSES)
+        removed = records.impulses(int(before.min()), int(after.max()))
+        wide = 2 * (removed[:, 2] - removed[:, 1]) >= self.obs.nchan
+        low, high = (np.searchsorted(removed[wide, 0], end) for end in (before, after))
+        among, removed = high - low >= needed, removed[~wide]
+        low, high = (np.searchsorted(removed[:, 0], end) for end in (before, after))
+        pulsed = np.zeros((len(first), self._bands), bool)
+        for i in np.flatnonzero(high - low >= needed).tolist():
+            begin, end = (
+                np.bincount(removed[low[i] : high[i], k], minlength=self.obs.nchan + 1)[:-1] for k in (1, 2)
+            )  # fmt: skip
+            in_channels = np.cumsum(begin - end)
+            pulsed[i] = np.maximum.reduceat(in_channels, self._edges[:-1]) >= needed[i]
         return pulsed, among
 
     def _places(

@@ -193,24 +193,21 @@ class Records:
         bad = np.frombuffer(found.pop() or bytes(-(-self.nchan // 8)), np.uint8)
         return np.unpackbits(bad, count=self.nchan).astype(bool)
 
-    def impulses(self, start: int, stop: int) -> int:
-        """Number of steps of the gain, and of impulses in half of the band or more, removed between two samples."""
-        count = sum(start <= at < stop for at, _ in self.jumps)
-        for block in self.touched(start, stop):
-            if block.windows is not None:
-                first, wide = block.start + block.windows[:, 0], block.windows[:, 3] - block.windows[:, 2]
-                count += int(((first >= start) & (first < stop) & (2 * wide >= self.nchan)).sum())
-        return count
+    def impulses(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Impulses and steps of the gain removed between two samples, in the order of time.
 
-    def pulses(self, start: int, stop: int) -> NDArray[np.int64]:
-        """By channel, the number of impulses in less than half of the band that were removed between two samples."""
-        counts = np.zeros(self.nchan, np.int64)
+        Returns
+        -------
+        numpy.ndarray, shape (n, 3)
+            First sample, first channel and last + 1; steps of the gain are in all channels.
+        """
+        found = [np.array([(at, 0, self.nchan) for at, _ in self.jumps], np.int64).reshape(-1, 3)]
         for block in self.touched(start, stop):
             if block.windows is not None:
-                for first, _, low, high in block.windows.tolist():
-                    if start <= block.start + first < stop and 2 * (high - low) < self.nchan:
-                        counts[low:high] += 1
-        return counts
+                found.append(block.windows[:, [0, 2, 3]] + [block.start, 0, 0])
+        every = np.concatenate(found)
+        every = every[(every[:, 0] >= start) & (every[:, 0] < stop)]
+        return every[np.argsort(every[:, 0], kind="stable")]
 
     def forget(self, before: int) -> None:
         """Drop the records of blocks that end before a sample."""
