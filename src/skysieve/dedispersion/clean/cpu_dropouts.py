@@ -1,4 +1,8 @@
-"""Runs of equal samples, and values drawn from the good samples of a channel (numba)."""
+"""Runs of equal samples, and values drawn from the good samples of a channel (numba).
+
+``low`` and ``high`` are the first of the channels that a function looks at, and the last + 1: several threads share the
+channels.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,14 @@ mean."""
 
 
 @njit(**JIT)
-def equal_pairs(rows, before, known, top, equal, many):
+def equal_pairs(rows, before, known, top, equal, many, low, high):
     """Count equal neighbours in time by channel (``equal``), and by sample without those at ``top`` (``many``).
 
     ``before`` is the spectrum before the first row if ``known``; ``many[t]`` compares row ``t`` with the one before.
     """
-    n, C = rows.shape
-    for t in range(n):
+    for t in range(len(rows)):
         total = 0
-        for c in range(C):
+        for c in range(low, high):
             if t == 0 and not known:
                 continue
             if rows[t, c] == (rows[t - 1, c] if t else before[c]):
@@ -36,27 +39,28 @@ def equal_pairs(rows, before, known, top, equal, many):
 
 
 @njit(**JIT)
-def long_runs(rows, at, value, begin, need, need_top, top, bottom, found):
+def long_runs(rows, at, value, begin, need, need_top, top, bottom, found, low, high):
     """Find runs of equal samples that end in these rows.
 
     A run has at least ``need`` samples, or ``need_top`` if its value is ``top``.  ``value`` and ``begin`` describe the
-    runs that are open.  ``found`` gets (channel, first, last + 1, value is ``top`` or ``bottom``); returns their
-    number.
+    runs of the channels ``low:high`` that are open; they are arrays of one thread, since writes of several threads to
+    the same line of the cache are slow.  ``found`` gets (channel, first, last + 1, value is ``top`` or ``bottom``);
+    returns their number.
     """
-    n, C = rows.shape
     count = 0
-    for t in range(n):
-        for c in range(C):
-            if rows[t, c] != value[c]:
-                length = at + t - begin[c]
-                if length >= (need_top[c] if value[c] == top else need[c]):
+    for t in range(len(rows)):
+        for i in range(high - low):
+            v, c = rows[t, low + i], low + i
+            if v != value[i]:
+                length = at + t - begin[i]
+                if length >= (need_top[c] if value[i] == top else need[c]):
                     found[count, 0] = c
-                    found[count, 1] = begin[c]
+                    found[count, 1] = begin[i]
                     found[count, 2] = at + t
-                    found[count, 3] = value[c] == top or value[c] == bottom
+                    found[count, 3] = value[i] == top or value[i] == bottom
                     count += 1
-                value[c] = rows[t, c]
-                begin[c] = at + t
+                value[i] = v
+                begin[i] = at + t
     return count
 
 
@@ -76,20 +80,19 @@ def longest_run(rows, top, first, length):
 
 
 @njit(**JIT)
-def histograms(rows, gone, which, low, counts):
+def histograms(rows, gone, which, least, counts, low, high):
     """Count the good samples of some channels by value; ``which`` is the row of ``counts`` for a channel, or -1."""
-    n, C = rows.shape
-    for t in range(n):
-        for c in range(C):
+    for t in range(len(rows)):
+        for c in range(low, high):
             if which[c] >= 0 and not gone[t, c]:
-                counts[which[c], np.int64(rows[t, c]) - low] += 1
+                counts[which[c], np.int64(rows[t, c]) - least] += 1
 
 
 @njit(**JIT)
-def scatters(rows, gone, which, count, origin, total, square):
+def scatters(rows, gone, which, count, origin, total, square, low, high):
     """Add good, finite samples of some channels, relative to the first of them, to sums and to sums of squares."""
-    n, C = rows.shape
-    for c in range(C):
+    n = len(rows)
+    for c in range(low, high):
         w = which[c]
         if w < 0:
             continue
@@ -105,11 +108,11 @@ def scatters(rows, gone, which, count, origin, total, square):
 
 
 @njit(**JIT)
-def draw(rows, start, gone, which, below, low):
+def draw(rows, start, gone, which, below, least):
     """Replace samples that are ``gone`` by values drawn from a histogram.
 
-    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``low + k``.  Without good samples,
-    or if ``which`` is -1, the value is 0.
+    ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``least + k``.  Without good
+    samples, or if ``which`` is -1, the value is 0.
     """
     n, C = rows.shape
     last = below.shape[1] - 1
@@ -129,7 +132,7 @@ def draw(rows, start, gone, which, below, low):
                     b = k
                 else:
                     a = k + 1
-            rows[t, c] = low + a
+            rows[t, c] = least + a
 
 
 @njit(**JIT)

@@ -55,6 +55,10 @@ ISLAND = 2
 """Samples between two dropouts of a channel that are dropped with them, at most."""
 SHORT = 8
 """Equal pairs in a row up to which runs are counted with operations on whole arrays."""
+MOST_SLICES = 8
+"""Slices that several threads examine at a time, at most."""
+FEWEST_CHANNELS = 64
+"""Fewest channels of a thread that looks for runs."""
 RUN_VALUES = 2**18
 """Number of values in which longer runs are counted at a time, to bound the memory."""
 NEVER = 2**62
@@ -90,7 +94,7 @@ class Watch:
         self.stride = min(MOST_STRIDE, max(1, int(PROBE_SECONDS / fb.tsamp)))
         self.at = self.probes = 0
         self.quiet = False
-        self._threads = threads
+        self.threads = threads
         self._pool: TaskPool | None = None
         self._last: NDArray[Any] | None = None
         self._many: list[NDArray[np.int32]] = []
@@ -130,7 +134,7 @@ class Watch:
         count = 1
         if pairs * units * spectra.itemsize * self.stride >= SPLIT:
             if self._pool is None:
-                self._pool = TaskPool(self._threads)
+                self._pool = TaskPool(self.threads)
             count = min(units, self._pool.workers)
         edges = np.linspace(0, units, count + 1).astype(int).tolist()
 
@@ -323,23 +327,39 @@ def find_dropped(data: Filterbank | Paths) -> NDArray[np.int64]:
     >>> find_dropped(Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3)).tolist()
     [[1000, 1500, 2, 5]]
     """
-    with opened(data) as fb:
-        return _find(fb)
+    with opened(data) as fb, TaskPool() as pool:
+        return dropped_rectangles(fb, pool)
 
 
-def _find(fb: Filterbank) -> NDArray[np.int64]:
+def dropped_rectangles(fb: Filterbank, pool: TaskPool) -> NDArray[np.int64]:
+    """The rectangles of `find_dropped`."""
     if fb.nsamp < 2:
         return NO_RECTANGLES
     top = top_value(fb.dtype, fb.maximum)
-    equal, many, pairs = _count(fb, top)
+    equal, many, pairs = _count(fb, top, pool)
     live = equal < pairs
     if not live.any():
         return np.array([[0, fb.nsamp, 0, fb.nchan]])
     least = certain(pairs, fb.nchan)
-    runs, odd = _long_runs(fb, top, equal, pairs, least)
+    runs, odd = _long_runs(fb, top, equal, pairs, least, pool)
     runs = np.concatenate([runs, _shared(fb, top, live, many, runs, odd, least)])
     coarse, long = 0 < fb.maximum <= COARSE, math.ceil(CLIPPED / fb.tsamp)
     return _outside(rectangles_of(runs, odd, coarse, long), fb.gaps)
+
+
+def slice_of(threads: int) -> int:
+    """Samples that some threads examine at a time: enough that each works for a millisecond."""
+    return SLICE * min(MOST_SLICES, threads)
+
+
+def shares(nchan: int, pool: TaskPool) -> list[tuple[int, int]]:
+    """Ranges of channels, first and last + 1, one for each thread.
+
+    >>> shares(300, TaskPool(2)), shares(40, TaskPool(4))
+    ([(0, 150), (150, 300)], [(0, 40)])
+    """
+    count = max(1, min(pool.workers, nchan // FEWEST_CHANNELS))
+    return list(pairwise((np.arange(count + 1) * nchan // count).tolist()))
 
 
 def top_value(dtype: np.dtype[Any], maximum: int) -> int:
@@ -351,31 +371,38 @@ def top_value(dtype: np.dtype[Any], maximum: int) -> int:
     return 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
 
 
-def _pieces(fb: Filterbank) -> Any:
+def _pieces(fb: Filterbank, pool: TaskPool) -> Any:
     """The data in pieces: number of the first sample, and the bits of the samples, shape (samples, channels)."""
-    step = max(64, SLICE // fb.nchan)
+    step = max(64, slice_of(pool.workers) // fb.nchan)
     for at in range(0, fb.nsamp, step):
         rows = np.ascontiguousarray(fb.block(at, min(step, fb.nsamp - at)).T)
         yield at, bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False))
 
 
-def _count(fb: Filterbank, top: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+def _count(fb: Filterbank, top: int, pool: TaskPool) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Equal pairs of each channel; equal channels of each pair, except at the largest value; the number of pairs."""
-    from . import cpu_dropouts
-
     equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp, np.int32)
     before: NDArray[Any] | None = None
-    for at, rows in _pieces(fb):
-        known = before is not None
-        cpu_dropouts.equal_pairs(
-            rows, rows[0] if before is None else before, known, rows.dtype.type(top), equal, many[at : at + len(rows)]
-        )
+    for at, rows in _pieces(fb, pool):
+        count = partial(_pairs_in, rows, before, rows.dtype.type(top), equal)
+        many[at : at + len(rows)] = sum(pool.run([partial(count, *part) for part in shares(fb.nchan, pool)]))
         before = rows[-1].copy()
     return equal, many[1:], fb.nsamp - 1
 
 
+def _pairs_in(
+    rows: NDArray[Any], before: NDArray[Any] | None, top: Any, equal: NDArray[np.int64], low: int, high: int
+) -> NDArray[np.int32]:
+    """Equal channels of each pair, of those from ``low`` to ``high``; equal pairs of each are added to ``equal``."""
+    from .cpu_dropouts import equal_pairs
+
+    many = np.zeros(len(rows), np.int32)
+    equal_pairs(rows, rows[0] if before is None else before, before is not None, top, equal, many, low, high)
+    return many
+
+
 def _long_runs(
-    fb: Filterbank, top: int, equal: NDArray[np.int64], pairs: int, least: float
+    fb: Filterbank, top: int, equal: NDArray[np.int64], pairs: int, least: float, pool: TaskPool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Runs that are too long for their channel; and ``-ln Q`` of each channel without these runs."""
     most = math.ceil(SATURATED / fb.tsamp)
@@ -388,7 +415,7 @@ def _long_runs(
         if (wanted >= need).all():
             break
         need = np.minimum(need, wanted)
-        runs = _runs(fb, top, need, np.maximum(need, most))
+        runs = _runs(fb, top, need, np.maximum(need, most), pool)
         length = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], fb.nchan)
         count = np.bincount(runs[:, 0], minlength=fb.nchan)
         odd = odds(np.maximum(equal - (length - count), 0), np.maximum(pairs - length, 1))
@@ -396,27 +423,39 @@ def _long_runs(
     return runs, odd
 
 
-def _runs(fb: Filterbank, top: int, need: NDArray[np.int64], need_top: NDArray[np.int64]) -> NDArray[np.int64]:
-    from . import cpu_dropouts
-
-    found = []
-    value: NDArray[Any] | None = None
+def _runs(
+    fb: Filterbank, top: int, need: NDArray[np.int64], need_top: NDArray[np.int64], pool: TaskPool
+) -> NDArray[np.int64]:
+    """Runs of at least ``need`` samples, in the order of their ends, then of channels."""
+    found: list[NDArray[np.int64]] = []
     bottom = 2 ** (8 * fb.dtype.itemsize - 1) if fb.dtype.kind == "i" else 0 if fb.dtype.kind == "u" else top
-    begin = np.zeros(fb.nchan, np.int64)
-    for at, rows in _pieces(fb):
-        if value is None:
-            value = rows[0].copy()
-        room = np.empty((fb.nchan * (len(rows) // max(1, int(need.min())) + 2), 4), np.int64)
-        count = cpu_dropouts.long_runs(
-            rows, at, value, begin, need, need_top, rows.dtype.type(top), rows.dtype.type(bottom), room
-        )
-        found.append(room[:count].copy())
-    assert value is not None
+    parts = shares(fb.nchan, pool)
+    values: list[NDArray[Any]] = []
+    begins = [np.zeros(high - low, np.int64) for low, high in parts]
+    for at, rows in _pieces(fb, pool):
+        values = values or [rows[0, low:high].copy() for low, high in parts]
+        look = partial(_runs_in, rows, at, need, need_top, rows.dtype.type(top), rows.dtype.type(bottom))
+        opened = zip(parts, values, begins, strict=True)
+        found += pool.run([partial(look, value, begin, *part) for part, value, begin in opened])
+    value, begin = np.concatenate(values), np.concatenate(begins)
     length = fb.nsamp - begin
     last = np.flatnonzero((begin > 0) & (length >= np.where(value == value.dtype.type(top), need_top, need)))
-    ends = (value == value.dtype.type(top)) | (value == value.dtype.type(bottom))
-    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp), ends[last]], axis=1))
-    return np.concatenate(found)
+    at_end = (value == value.dtype.type(top)) | (value == value.dtype.type(bottom))
+    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp), at_end[last]], axis=1))
+    runs = np.concatenate(found)
+    return runs[np.lexsort((runs[:, 0], runs[:, 2]))]
+
+
+def _runs_in(
+    rows: NDArray[Any], at: int, need: NDArray[np.int64], need_top: NDArray[np.int64], top: Any, bottom: Any,
+    value: NDArray[Any], begin: NDArray[np.int64], low: int, high: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """The runs of the channels from ``low`` to ``high`` that end in these rows; see `cpu_dropouts.long_runs`."""
+    from .cpu_dropouts import long_runs
+
+    room = np.empty(((high - low) * (len(rows) // max(1, int(need.min())) + 2), 4), np.int64)
+    count = long_runs(rows, at, value, begin, need, need_top, top, bottom, room, low, high)
+    return room[:count].copy()
 
 
 def _shared(
@@ -486,47 +525,54 @@ def rectangles_of(
     if not len(runs):
         return NO_RECTANGLES
     slack = np.minimum(np.ceil(8.0 / odd), MOST_SLACK).astype(np.int64)
-    starts = _common(np.concatenate([runs[:, 1], before[:, 1]]))
-    stops = _common(np.concatenate([runs[runs[:, 2] != until, 2], before[before[:, 2] != until, 2]]))
-    merged: list[tuple[int, int, int, int]] = []
-    for c, a, b, end in runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].tolist():
-        if merged and merged[-1][0] == c and a <= merged[-1][2] + ISLAND:
-            merged[-1] = (c, merged[-1][1], max(b, merged[-1][2]), min(end, merged[-1][3]))
-        else:
-            merged.append((c, a, b, end))
-    snapped = []
-    for c, a, b, end in merged:
-        first = _snap(starts, a, min(b - 1, a + int(slack[c])), False)
-        last = _snap(stops, b, max(first + 1, b - int(slack[c])), True)
-        snapped.append((first, last, c, end))
-    edges = np.array(snapped)
-    starts = _common(np.concatenate([edges[:, 0], before[:, 1]]))
-    stops = _common(np.concatenate([edges[edges[:, 1] != until, 1], before[before[:, 2] != until, 2]]))
-    fewest = max(2, math.ceil(FEW * math.sqrt(len(odd))))
-    found: list[list[int]] = []
-    for first, last, c, end in sorted(snapped):
-        alone = max(starts[first], stops.get(last, 0)) < fewest
-        if alone and end >= 0 and (coarse or (end and last - first < long)):
-            continue
-        if found and found[-1][:2] == [first, last] and found[-1][3] == c:
-            found[-1][3] = c + 1
-        else:
-            found.append([first, last, c, c + 1])
-    return np.array(found, np.int64).reshape(-1, 4)
+    starts = _Edges(np.concatenate([runs[:, 1], before[:, 1]]))
+    stops = _Edges(np.concatenate([runs[runs[:, 2] != until, 2], before[before[:, 2] != until, 2]]))
+    c, a, b, end = runs[np.lexsort((runs[:, 2], runs[:, 1], runs[:, 0]))].T
+    shift = c * (int(b.max()) + ISLAND + 1)  # so that the latest end so far is that of a run of the same channel
+    latest = np.maximum.accumulate(b + shift)
+    fresh = np.flatnonzero(np.append(True, a[1:] + shift[1:] > latest[:-1] + ISLAND))
+    c, a, b, end = c[fresh], a[fresh], np.maximum.reduceat(b, fresh), np.minimum.reduceat(end, fresh)
+    first = starts.shared(a, np.minimum(b - 1, a + slack[c]))
+    last = stops.shared(b, np.maximum(first + 1, b - slack[c]))
+    starts = _Edges(np.concatenate([first, before[:, 1]]))
+    stops = _Edges(np.concatenate([last[last != until], before[before[:, 2] != until, 2]]))
+    alone = np.maximum(starts.count(first), stops.count(last)) < max(2, math.ceil(FEW * math.sqrt(len(odd))))
+    dropped = ~alone | (end < 0) | (not coarse and ((end == 0) | (last - first >= long)))
+    order = np.lexsort((c, last, first))
+    first, last, c = (x[order[dropped[order]]] for x in (first, last, c))
+    fresh = (np.diff(first) != 0) | (np.diff(last) != 0) | (np.diff(c) != 1)
+    begin, stop = np.append(True, fresh)[: len(c)], np.append(fresh, True)[: len(c)]
+    return np.stack([first[begin], last[begin], c[begin], c[stop] + 1], axis=1).astype(np.int64)
 
 
-def _common(edges: NDArray[np.int64]) -> dict[int, int]:
-    values, counts = np.unique(edges, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+class _Edges:
+    """First samples of runs, or their ends, with the number of runs that have each."""
 
+    def __init__(self, edges: NDArray[np.int64]) -> None:
+        self.values, self.counts = np.unique(edges, return_counts=True)
 
-def _snap(edges: dict[int, int], own: int, far: int, down: bool) -> int:
-    """The edge that most channels share among those from a channel's ``own`` to ``far``, a little inside its run."""
-    best = own
-    for at in range(own, far - 1, -1) if down else range(own, far + 1):
-        if edges.get(at, 0) > edges.get(best, 0):
-            best = at
-    return best
+    def count(self, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of runs that have each of these edges."""
+        if not len(self.values):
+            return np.zeros(len(edges), np.int64)
+        at = np.minimum(np.searchsorted(self.values, edges), len(self.values) - 1)
+        return np.where(self.values[at] == edges, self.counts[at], 0)
+
+    def shared(self, own: NDArray[np.int64], far: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The edge that most runs share among those from ``own`` to ``far``, a little inside each run.
+
+        >>> _Edges(np.array([3, 4, 4, 9])).shared(np.array([3, 3, 9]), np.array([5, 3, 4])).tolist()
+        [4, 3, 4]
+        """
+        best, most = own.copy(), self.count(own)
+        step, away = np.sign(far - own), np.abs(far - own)
+        for distance in range(1, int(away.max(initial=0)) + 1):
+            some = np.flatnonzero(away >= distance)
+            at = own[some] + distance * step[some]
+            count = self.count(at)
+            better = count > most[some]
+            best[some[better]], most[some[better]] = at[better], count[better]
+        return best
 
 
 def _outside(rects: NDArray[np.int64], gaps: NDArray[np.int64]) -> NDArray[np.int64]:

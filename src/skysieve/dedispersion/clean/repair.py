@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion.contract import block_samples
 from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank, Paths, as_filterbank
 
-from .dropouts import NO_RECTANGLES, Watch, find_dropped
+from .dropouts import NO_RECTANGLES, Watch, dropped_rectangles, shares, slice_of
 from .masks import SLICE, Mask
 from .missing import ENOUGH, Losses
 
@@ -33,6 +35,8 @@ SURE = 4.0
 this many standard errors, or if the scatter of its channels is more than 1.5 times that of noise."""
 MOST_EDGES = 1024
 """Stretches whose levels stay in memory."""
+MOST_ROWS = 16
+"""Rows in which a thread replaces samples at a time."""
 COARSEST = 15
 """Samples with a lower maximum keep the values of the histogram."""
 
@@ -55,11 +59,14 @@ class RepairedReader(ChangedReader):
         Masked samples.
     block : int
         Samples of a block.
+    threads : int, optional
     """
 
-    def __init__(self, fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> None:
+    def __init__(
+        self, fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int, threads: int | None = None
+    ) -> None:
         super().__init__(fb)
-        self.lost, self.cells, self.block = lost, cells, block
+        self.lost, self.cells, self.block, self.threads = lost, cells, block, threads
         self.dtype = fb.dtype.newbyteorder("=")
         self._losses = Losses(np.concatenate([lost, full(fb.gaps, fb.nchan)]))
         self._good = self._counts()
@@ -89,14 +96,14 @@ class RepairedReader(ChangedReader):
         """Good samples of each channel, by block."""
         good = np.zeros((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
         for i in range(len(good)):
-            for start, count in self._slices(i):
+            for start, count in self._slices(i, 1):
                 gone = self._gone(start, count)
                 good[i] += count if gone is None else count - gone.sum(axis=0)
         return good
 
-    def _slices(self, number: int) -> Iterator[tuple[int, int]]:
+    def _slices(self, number: int, threads: int) -> Iterator[tuple[int, int]]:
         """First sample and length of the slices of a block, of bounded size."""
-        step = max(64, SLICE // self.fb.nchan)
+        step = max(64, slice_of(threads) // self.fb.nchan)
         stop = min((number + 1) * self.block, self.nsamp)
         for at in range(number * self.block, stop, step):
             yield at, min(step, stop - at)
@@ -115,15 +122,16 @@ class RepairedReader(ChangedReader):
                 found[(found < 0) & enough[i]] = i
         return found
 
-    def _levels_of(self, number: int, channels: NDArray[np.bool_]) -> _Levels:
+    def _levels_of(self, number: int, channels: NDArray[np.bool_], pool: TaskPool) -> _Levels:
         """Levels for the channels of a block in which samples are missing."""
         if number not in self._levels:
             made = _Levels(self.fb, channels)
             donors = self._donors(number)
             for i in np.unique(donors[channels & (donors >= 0)]).tolist():
-                for start, count in self._slices(i):
+                for start, count in self._slices(i, pool.workers):
                     rows, gone = self._rows(start, count), self._gone(start, count)
-                    made.learn(rows, np.zeros(rows.shape, bool) if gone is None else gone, channels & (donors == i))
+                    gone = np.zeros(rows.shape, bool) if gone is None else gone
+                    made.learn(rows, gone, channels & (donors == i), pool)
             made.end()
             while len(self._levels) >= KEPT:
                 self._levels.pop(next(iter(self._levels)))
@@ -137,19 +145,20 @@ class RepairedReader(ChangedReader):
         """Samples ``start : start + count``, shape (count, nchan)."""
         parts = []
         at, stop = start, start + count
-        while at < stop:
-            number = at // self.block
-            n = min(stop, (number + 1) * self.block) - at
-            gone = self._gone(at, n)
-            rows = self._rows(at, n)
-            if gone is not None:
-                length = min(self.block, self.nsamp - number * self.block)
-                levels = self._levels_of(number, self._good[number] < length)
-                levels.fill(at, rows, gone)
-                if not self._rough:
-                    self._level(at, rows, gone, levels)
-            parts.append(rows)
-            at += n
+        with TaskPool(self.threads) as pool:
+            while at < stop:
+                number = at // self.block
+                n = min(stop, (number + 1) * self.block) - at
+                gone = self._gone(at, n)
+                rows = self._rows(at, n)
+                if gone is not None:
+                    length = min(self.block, self.nsamp - number * self.block)
+                    levels = self._levels_of(number, self._good[number] < length, pool)
+                    levels.fill(at, rows, gone, pool)
+                    if not self._rough:
+                        self._level(at, rows, gone, levels)
+                parts.append(rows)
+                at += n
         return np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), self.dtype)
 
     def _level(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], levels: _Levels) -> None:
@@ -194,13 +203,9 @@ class RepairedReader(ChangedReader):
             return np.full(high - low, np.nan)
         start = at - count * piece if back else at
         rows, gone = self._rows(start, count * piece), self._gone(start, count * piece)
-        good = np.ones(rows.shape, bool) if gone is None else ~gone
-        good &= np.isfinite(rows)
-        good, x = good[:, low:high], np.where(good, rows, 0)[:, low:high].astype(np.float64)
-        number = good.reshape(count, piece, -1).sum(axis=1)
+        means = _means(rows[:, low:high], None if gone is None else gone[:, low:high], piece)
         with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # channels without samples are NaN
-            means = np.where(2 * number >= piece, x.reshape(count, piece, -1).sum(axis=1) / number, np.nan)
             if count == far == NEAR and np.isnan(means).any():
                 return self._line(at, back, low, high, FAR)
             if back:
@@ -216,6 +221,17 @@ class RepairedReader(ChangedReader):
             if abs(shared) * math.sqrt(len(slope)) < SURE * 1.25**2 / math.sqrt(half / 2):
                 shared = 0.0
         return np.asarray(level + shared * scatter)
+
+
+def _means(rows: NDArray[Any], gone: NDArray[np.bool_] | None, piece: int) -> NDArray[np.float64]:
+    """Means of the good samples of each channel in pieces of some samples; NaN if less than half of them are good."""
+    each = (len(rows) // piece, piece, rows.shape[1])
+    if gone is None and rows.dtype.kind != "f":
+        return np.asarray(rows.reshape(each).sum(axis=1) / piece)
+    good = np.isfinite(rows) if gone is None else ~gone & np.isfinite(rows)
+    number = good.reshape(each).sum(axis=1)
+    total = np.where(good, rows, 0).reshape(each).sum(axis=1, dtype=np.float64)
+    return np.where(2 * number >= piece, total / np.maximum(number, 1), np.nan)
 
 
 def _differs(deviations: NDArray[np.float64]) -> bool:
@@ -240,15 +256,18 @@ class _Levels:
         self.sums = np.zeros(count, np.int64), *(np.zeros(count) for _ in range(3))
         self.mean, self.sigma = np.zeros(count), np.zeros(count)
 
-    def learn(self, rows: NDArray[Any], gone: NDArray[np.bool_], channels: NDArray[np.bool_]) -> None:
+    def learn(
+        self, rows: NDArray[Any], gone: NDArray[np.bool_], channels: NDArray[np.bool_], pool: TaskPool
+    ) -> None:  # fmt: skip
         """Add the good samples of some channels."""
         from . import cpu_dropouts
 
         which = np.where(channels, self.which, -1)
         if self.counts is None:
-            cpu_dropouts.scatters(rows, gone, which, *self.sums)
+            learn = partial(cpu_dropouts.scatters, rows, gone, which, *self.sums)
         else:
-            cpu_dropouts.histograms(rows, gone, which, self.low, self.counts)
+            learn = partial(cpu_dropouts.histograms, rows, gone, which, self.low, self.counts)
+        pool.run([partial(learn, *part) for part in shares(rows.shape[1], pool)])
 
     def end(self) -> None:
         """Finish: all samples have been added."""
@@ -264,16 +283,29 @@ class _Levels:
         self.mean[:] = origin + mean
         self.sigma[:] = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean * mean, 0))
 
-    def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_]) -> None:
+    def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], pool: TaskPool) -> None:
         """Replace the samples that are gone."""
         from . import cpu_dropouts
 
-        if self.counts is None:
-            cpu_dropouts.draw_noise(
-                rows, start, gone, self.which, self.mean, self.sigma, float(self.low), float(self.high), self.whole
-            )
-        else:
-            cpu_dropouts.draw(rows, start, gone, self.which, self.counts, self.low)
+        def draw(part: slice) -> None:
+            given = rows[part], start + part.start, gone[part], self.which
+            if self.counts is None:
+                limits = float(self.low), float(self.high)
+                cpu_dropouts.draw_noise(*given, self.mean, self.sigma, *limits, self.whole)
+            else:
+                cpu_dropouts.draw(*given, self.counts, self.low)
+
+        pool.run([partial(draw, part) for part in _parts(np.asarray(gone.any(axis=1)))])
+
+
+def _parts(some: NDArray[np.bool_]) -> list[slice]:
+    """Ranges of at most `MOST_ROWS` rows that cover all rows of which something is gone.
+
+    >>> _parts(np.array([False, True, True, False, True]))
+    [slice(1, 3, None), slice(4, 5, None)]
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], some, [False]]))).reshape(-1, 2).tolist()
+    return [slice(at, min(b, at + MOST_ROWS)) for a, b in edges for at in range(a, b, MOST_ROWS)]
 
 
 def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
@@ -281,9 +313,11 @@ def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
     return np.insert(ranges, 2, [[0], [nchan]], axis=1).astype(np.int64).reshape(-1, 4)
 
 
-def repaired(fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int) -> Filterbank:
+def repaired(
+    fb: Filterbank, lost: NDArray[np.int64], cells: Mask | None, block: int, threads: int | None = None
+) -> Filterbank:
     """The data with missing and masked samples replaced; see `RepairedReader`."""
-    return Filterbank([RepairedReader(fb, lost, cells, block)])
+    return Filterbank([RepairedReader(fb, lost, cells, block, threads)])
 
 
 def split_mask(mask: Mask, fb: Filterbank) -> tuple[Mask | None, Mask | None]:
@@ -316,7 +350,10 @@ def dropped_in(fb: Filterbank, watch: Watch | None = None) -> NDArray[np.int64]:
             for rows in (p.data for p in pieces) if pieces is not None else (rows for rows, _ in fb.raw(start, count)):
                 watch.see(start, rows)
                 start += len(rows)
-        return find_dropped(fb) if watch.suspicious() else NO_RECTANGLES
+        if not watch.suspicious():
+            return NO_RECTANGLES
+        with TaskPool(watch.threads) as pool:
+            return dropped_rectangles(fb, pool)
     finally:
         if own:
             watch.close()

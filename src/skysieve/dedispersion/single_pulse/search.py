@@ -423,7 +423,7 @@ class SearchPlan(EnginePlan):
             filled = FilledReader(fb, losses, length)
             dropped, lost, joins = NO_RECTANGLES, filled.losses, filled.joins
             data = Filterbank([filled])
-            raw = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length))
+            raw = run(data if cells is None else repaired(data, NO_RECTANGLES, cells, length, threads))
         else:
             clean = None
             if cells is None and fb.gpu is None and not len(fb.gaps) and not len(fb.lost):
@@ -434,7 +434,7 @@ class SearchPlan(EnginePlan):
             if clean is None:
                 data = fb
                 if cells is not None or len(dropped) > len(fb.lost):
-                    data = repaired(fb, dropped, cells, length)
+                    data = repaired(fb, dropped, cells, length, threads)
                 elif len(fb.gaps) and not len(fb.lost):
                     filled = FilledReader(fb, lost, length)
                     data, lost, joins = Filterbank([filled]), filled.losses, filled.joins

@@ -204,7 +204,7 @@ class Records:
         found = [np.array([(at, 0, self.nchan) for at, _ in self.jumps], np.int64).reshape(-1, 3)]
         for block in self.touched(start, stop):
             if block.windows is not None:
-                found.append(block.windows[:, [0, 2, 3]] + [block.start, 0, 0])
+                found.append(block.windows[:, [0, 2, 3]] + np.array([block.start, 0, 0]))
         every = np.concatenate(found)
         every = every[(every[:, 0] >= start) & (every[:, 0] < stop)]
         return every[np.argsort(every[:, 0], kind="stable")]
