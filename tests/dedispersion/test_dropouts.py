@@ -11,6 +11,7 @@ from tests.dedispersion.test_formats import psrfits
 from tests.kernels.shim import shim_runtime
 from tests.marks import slow
 
+from skysieve.core.tasks import TaskPool
 from skysieve.dedispersion import (
     Filterbank,
     Losses,
@@ -23,8 +24,10 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
+from skysieve.dedispersion.clean import dropouts
 from skysieve.dedispersion.clean.cuda import resident
 from skysieve.dedispersion.clean.dropouts import Watch
+from skysieve.dedispersion.clean.repair import repaired
 from skysieve.dedispersion.contract import Resident
 
 TSAMP, NCHAN, NSAMP, TOP, STEP = 1e-3, 128, 16000, 1500.0, -2.4
@@ -407,3 +410,23 @@ def test_a_channel_that_interference_clips_is_no_dropout():
 def test_real_data_with_interference_have_no_dropouts(name, test_data):
     with Filterbank.open(test_data / "dedispersion" / f"{name}.fil") as fb:
         assert len(find_dropped(fb)) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_threads_share_the_channels(dtype, monkeypatch):
+    """They find and fill the same as one thread, also in slices of other lengths."""
+    rng = np.random.default_rng(8)
+    x = np.rint(rng.normal(100, 8, (200, 9000))).astype(dtype)
+    for k in range(25):
+        at, low = rng.integers(0, 8800), rng.integers(0, 150)
+        x[low if k % 2 else 0 : low + 50 if k % 2 else 200, at : at + rng.integers(20, 150)] = 7
+    fb = bank(x)
+    with TaskPool(1) as one, TaskPool(3) as three:
+        expected = dropouts.dropped_rectangles(fb, one)
+        monkeypatch.setattr(dropouts, "SLICE", 100_000)
+        found = dropouts.dropped_rectangles(fb, three)
+    assert len(expected) >= 20
+    assert found.tolist() == expected.tolist()
+    filled = [repaired(fb, found, None, 2048, threads).read() for threads in (1, 3)]
+    assert (filled[0] == filled[1]).all()
+    assert (filled[0] != x).any()
