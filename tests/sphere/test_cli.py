@@ -176,7 +176,8 @@ def test_files_that_do_not_fit(tmp_path, sky):
     from astropy.io import fits
 
     fits.PrimaryHDU(np.zeros((3, 3))).writeto(tmp_path / "image.fits")
-    assert "is not a table" in run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
+    said = run(tmp_path / "image.fits", "-o", tmp_path / "o.fits", "--fwhm", "1deg").output
+    assert "image.fits: there is no extension 1 (number of extensions: 0)" in said
     (tmp_path / "there.fits").write_text("precious")
     assert "exists" in run(tmp_path / "in.fits", "-o", tmp_path / "there.fits", "--fwhm", "1deg").output
     assert (tmp_path / "there.fits").read_text() == "precious"
@@ -251,6 +252,8 @@ def test_another_extension_and_a_device(tmp_path, sky):
         fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU(np.zeros((3, 3))), hdus[1]]).writeto(tmp_path / "two.fits")
     args = ("--fields", "I", "--fwhm", "10deg", "--device", "cpu")
     assert "extension 1 is not a table" in run(tmp_path / "two.fits", tmp_path / "o.fits", *args).output
+    said = run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "7").output
+    assert "two.fits: there is no extension 7 (number of extensions: 2)" in said
     assert run(tmp_path / "two.fits", tmp_path / "o.fits", *args, "--hdu", "2").exit_code == 0
     assert "--device 'tpu'" in run(tmp_path / "in.fits", tmp_path / "p.fits", *args[:-1], "tpu").output
 

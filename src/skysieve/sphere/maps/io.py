@@ -141,7 +141,12 @@ def read_maps(
 
     source, name = (path, "the input") if isinstance(path, bytes) else (Path(path).absolute(), os.fspath(path))
     with _opened(source, name) as hdus:
-        if not 0 < hdu < len(hdus) or not isinstance(hdus[hdu], fits.BinTableHDU):
+        if not 0 < hdu < len(hdus):
+            raise ValueError(
+                f"{name}: there is no extension {hdu} (number of extensions: {len(hdus) - 1}), expected a table with a "
+                "HEALPix map"
+            )
+        if not isinstance(hdus[hdu], fits.BinTableHDU):
             raise ValueError(f"{name}: extension {hdu} is not a table, expected a HEALPix map")
         table = hdus[hdu]
         try:
