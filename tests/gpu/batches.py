@@ -157,7 +157,7 @@ def host(a):
 
 
 def tries_of(frequency, power, wanted, most, least):
-    """Samples that are refined: ``wanted`` ones at least `least` apart, and further ones as far from these."""
+    """The peaks to refine, the highest first: each is at least `least` from the first ``wanted`` that are higher."""
     before, after = np.r_[-np.inf, power[:-1]], np.r_[power[1:], -np.inf]
     taken = []
     peaks = np.flatnonzero(~np.isnan(power) & ~(before >= power) & ~(after > power))

@@ -121,7 +121,7 @@ def resolve(device: str | Device = "auto") -> tuple[Device, ...]:
 def check_name(device: str) -> None:
     """Raise the errors of `resolve` that need neither CuPy nor the first GPU, which take up to a second to start.
 
-    Commands call it before they read their input.
+    A command calls it before it reads a large file.
 
     Examples
     --------

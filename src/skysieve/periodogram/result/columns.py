@@ -68,7 +68,7 @@ def peak_names() -> tuple[str, ...]:
 
 
 def _of_peak(values: Any, k: int) -> Any:
-    """Values of one peak of all objects; `Words` without words that it does not have, of which there may be many."""
+    """Values of one peak of all objects.  `Words` get the words that this peak uses; others may be many."""
     if not isinstance(values, Words):
         return values[..., k]
     codes, used = values.codes[..., k], np.zeros(len(values.words), bool)
