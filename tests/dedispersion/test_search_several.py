@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from astropy.table import Table
 from tests.dedispersion.test_cli import run
+from tests.dedispersion.work_of_helpers import search
 
 from skysieve.core.command import FAILED_SOME
 from skysieve.core.device import Device
 from skysieve.dedispersion import DMPlan, fake
-from skysieve.dedispersion.command import several
+from skysieve.dedispersion.command import at_once, several
 from skysieve.dedispersion.single_pulse import cutouts
 
 BAND = {"nchan": 32, "fch1": 1500, "foff": -8, "tsamp": 1e-3, "duration": 6, "dm": 200, "width": 6e-3, "snr": 25}
@@ -114,7 +118,7 @@ def test_results_come_in_order_from_devices_that_work_at_once():
         return number
 
     found = []
-    for result in several.results_of(work, list(range(5)), ["a", "b"]):
+    for result in at_once.results_of(work, list(range(5)), ["a", "b"]):
         try:
             found.append(result())
         except ValueError as error:
@@ -123,27 +127,89 @@ def test_results_come_in_order_from_devices_that_work_at_once():
     assert set(used) == {"a", "b"}
 
 
+def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
+    for name, value in {"AHEAD": 4, "WARM": 0, "WORTH_SECONDS": 0, "HOST_BYTES": 1}.items():
+        monkeypatch.setattr(at_once, name, value)
+    monkeypatch.setattr(at_once, "_fit", lambda device: 1)
+    said: list[str] = []
+    work = functools.partial(search, tmp_path)
+    helpers = at_once.Helpers(work, ["cpu"], 2, said.append)
+    try:
+        found = [result() for result in at_once.results_of(work, list(range(12)), ["cpu", "cpu"], helpers)]
+        assert helpers.ready == 1
+    finally:
+        helpers.close()
+    assert (tmp_path / "killed").exists()
+    assert len(list(tmp_path.glob("begun-*"))) == 3
+    assert [number for number, _ in found] == list(range(12))
+    assert sorted(where for _, where in found) == ["here"] * 11 + ["there on cpu"]
+    assert said == ["1 process more search the files that are left"]
+
+
+def test_processes_are_started_for_long_runs_only(monkeypatch):
+    """For half of the cores, at most three for each GPU, and none where a GPU searches one file at a time."""
+    monkeypatch.setattr(at_once, "usable_cores", lambda: 32)
+    zero, one = "cuda:0", "cuda:1"
+    wanted = {(zero, zero): 3, (zero, one, zero, one): 6, (zero, one): 0, (zero,): 0, ("cpu", "cpu"): 0}
+    assert {devices: at_once.most_helpers(devices) for devices in wanted} == wanted
+    monkeypatch.setattr(at_once, "usable_cores", lambda: 8)
+    assert at_once.most_helpers([zero, one, zero, one]) == 1
+    started: list[str] = []
+    monkeypatch.setattr(at_once, "_fit", lambda device: started.append(device) or 0)
+    now = iter(range(1000))
+    monkeypatch.setattr(at_once.time, "perf_counter", lambda: next(now) / 10)
+    helpers = at_once.Helpers(search, [zero, one], 3)
+    for left in (500, 400, 300, 200, 150, 120, 100):
+        helpers.consider(left, started.append)
+    assert not started  # the time for a file is not known before
+    helpers.consider(79, started.append)
+    assert not started
+    helpers.consider(81, started.append)
+    assert started == [zero, one]
+    assert helpers.ready == helpers.most == 0
+
+
+def test_another_process_can_search_the_files_of_a_command(night, tmp_path, monkeypatch):
+    """It gets a copy of all options."""
+    made: list[Any] = []
+
+    class Recorder(at_once.Helpers):
+        def __init__(self, work, *rest):
+            made.append(pickle.dumps(work))
+            super().__init__(work, *rest)
+
+    monkeypatch.setattr(several, "Helpers", Recorder)
+    options = "--ignore", "3:4", "--threshold", 7, "--clean", "none", "--max-width", 0.05
+    run("search", night / "b[0-1].fil", *DMS, *options, "-o", tmp_path / "n.csv")
+    work = pickle.loads(made[0])
+    found, not_drawn = work(1, "cpu")
+    assert not_drawn is None
+    assert found.threshold == 7
+    own = [row for row in rows(tmp_path / "n.csv") if row["file"] == "b1.fil"]
+    assert [f"{snr:.4f}" for snr in found.snr] == [f"{float(row['snr']):.4f}" for row in own] != []
+
+
 def test_gpus_that_search_files(monkeypatch, tmp_path):
     """Two files at a time on each GPU; one GPU for few data.  A file that does not exist is reported later."""
-    monkeypatch.setattr(several, "BYTES_EACH", 100)
+    monkeypatch.setattr(at_once, "BYTES_EACH", 100)
     files = [tmp_path / f"{i}.fil" for i in range(6)]
     for file in files[:5]:
         file.write_bytes(bytes(60))
     gpus = [Device("cuda", i, "a GPU", 1 << 30, (9, 0), 100) for i in range(3)]
     cpu = [Device("cpu", 0, "a CPU", 1 << 30, None, 2)]
     found = {"cuda:all": gpus, "cuda:1": gpus[1:2], "auto": gpus[:1], "cpu": cpu}
-    monkeypatch.setattr(several, "resolve", found.__getitem__)
+    monkeypatch.setattr(at_once, "resolve", found.__getitem__)
     one, two, three = (f"cuda:{i}" for i in range(3))
-    assert several.devices_for("cuda:all", files[:5]) == [one, two, three, one, two]
-    assert several.devices_for("cuda:all", files[:2]) == [one, two]
-    assert several.devices_for("cuda:all", files[:1]) == ["cuda:all"]
-    assert several.devices_for("cuda:all", [files[0], files[5]]) == [one, one]
-    assert several.devices_for("cuda:1", files[:5]) == [two, two]
-    assert several.devices_for("auto", files[:5]) == [one, one]
-    assert several.devices_for("cpu", files[:5]) == ["cpu"]
-    assert several.devices_for("cuda:all", files[:5], limited=True) == [one, two, three]
-    monkeypatch.setattr(several, "BYTES_AT_ONCE", 59)
-    assert several.devices_for("cuda:all", files[:5]) == [one, two, three]
+    assert at_once.devices_for("cuda:all", files[:5]) == [one, two, three, one, two]
+    assert at_once.devices_for("cuda:all", files[:2]) == [one, two]
+    assert at_once.devices_for("cuda:all", files[:1]) == ["cuda:all"]
+    assert at_once.devices_for("cuda:all", [files[0], files[5]]) == [one, one]
+    assert at_once.devices_for("cuda:1", files[:5]) == [two, two]
+    assert at_once.devices_for("auto", files[:5]) == [one, one]
+    assert at_once.devices_for("cpu", files[:5]) == ["cpu"]
+    assert at_once.devices_for("cuda:all", files[:5], limited=True) == [one, two, three]
+    monkeypatch.setattr(at_once, "BYTES_AT_ONCE", 59)
+    assert at_once.devices_for("cuda:all", files[:5]) == [one, two, three]
 
 
 @pytest.mark.few

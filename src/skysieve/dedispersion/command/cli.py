@@ -70,7 +70,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.dm_plan.plan import DMPlan
     from skysieve.dedispersion.single_pulse.candidates import Candidates
@@ -349,12 +348,11 @@ def search(
     from skysieve.dedispersion.clean.blocks.steps import parse_steps
     from skysieve.dedispersion.clean.rfi import write_rfifind
     from skysieve.dedispersion.data.sigproc import BadFile
-    from skysieve.dedispersion.single_pulse import search as single_pulses
     from skysieve.dedispersion.single_pulse.cutouts import write_cutouts
     from skysieve.dedispersion.single_pulse.files import TABLE_FORMATS, write_candidates
     from skysieve.dedispersion.single_pulse.grouping import compile_beside
 
-    from .several import Outputs, filterbanks, search_each, stands_for_files
+    from .several import FileSearch, Outputs, filterbanks, search_each, stands_for_files
 
     several = each or any(map(stands_for_files, files))
     interrupted = "interrupted"
@@ -368,17 +366,7 @@ def search(
         if save_mask is not None and steps == ():
             raise ValueError("--save-mask: nothing is removed with --clean none")
 
-        def find(fb: Filterbank, device: str, bar: bool) -> tuple[Filterbank, Candidates, Mask | None]:
-            made = dms.plan(fb, plan_file)
-            messages.detail(made.summary())
-            prepared, mask, every = cleaning.prepared(fb, messages, requantise)
-            found = single_pulses.search(
-                prepared, made, clean=steps, **searching.arguments, **vars(grouping), mask=mask,
-                device=device, threads=computation.threads, memory=computation.memory,
-                progress=messages.progress and bar,
-            )  # fmt: skip
-            return prepared, found, every
-
+        one = FileSearch(dms, plan_file, data, cleaning, requantise, steps, searching, grouping, computation, messages)
         started = begin(computation.device, "skysieve.dedispersion.cuda.engine")
 
         def load_numba() -> None:
@@ -407,8 +395,7 @@ def search(
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
-            limited = computation.memory is not None
-            if code := search_each(listed, data.open, find, outputs, asked, messages, computation.device, limited):
+            if code := search_each(listed, one, outputs, asked, messages):
                 raise typer.Exit(code)
             return
         if resume:
@@ -436,7 +423,7 @@ def search(
             messages.detail(made.summary())
             predict(fb, made, computation, cleaning.given() or requantise, clean=steps, **searching.arguments)
             return
-        searched, found, every = find(fb, computation.device, True)
+        searched, found, every = one.find(fb, computation.device, True)
         messages.say(speed(found.rate, found.realtime, found.method, found.device, found.seconds))
         if output is not None:
             with output_file(output, f".{chosen}") as file:

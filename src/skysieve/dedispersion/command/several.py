@@ -5,16 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
@@ -29,20 +25,21 @@ from skysieve.core.command import (
     drop_stdout,
     with_option,
 )
-from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
 from skysieve.core.files import expand, is_pattern, save_figure
 from skysieve.core.parts import PartsFolder, continues, fingerprint
 from skysieve.dedispersion.data.readers import FOLDER_SUFFIXES
 
-from .options import DM_NAMES, output_file
+from .at_once import FILE_ERRORS, Helpers, devices_for, most_helpers, results_of
+from .options import DM_NAMES, Cleaning, Computation, DataOptions, DmOptions, Grouping, Searching, output_file
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.clean.masks import Mask
     from skysieve.dedispersion.data.filterbank import Filterbank
     from skysieve.dedispersion.single_pulse.candidates import Candidates
 
-R = TypeVar("R")
+_DRAWING = Lock()
+"""Held while a thread draws."""
 
 
 def stands_for_files(path: Path) -> bool:
@@ -120,31 +117,71 @@ class Outputs:
         return self.table / f"{name}.{self.form}"
 
 
-Search = Callable[["Filterbank", str, bool], tuple["Filterbank", "Candidates", "Mask | None"]]
-"""A function that searches the data of a file on a device, with or without a progress bar.  It returns the data as they
-were searched, the candidates, and the mask of all masked cells."""
+@dataclass
+class FileSearch:
+    """The search of a file, as the options describe it; other processes get a copy.
+
+    Attributes
+    ----------
+    dms, data, cleaning, searching, grouping, computation
+        Groups of options.
+    plan_file : Path or None
+    requantise : bool
+    steps : tuple of str or None
+        See `skysieve.dedispersion.search`, ``clean``.
+    messages : Messages
+    """
+
+    dms: DmOptions
+    plan_file: Path | None
+    data: DataOptions
+    cleaning: Cleaning
+    requantise: bool
+    steps: Any
+    searching: Searching
+    grouping: Grouping
+    computation: Computation
+    messages: Messages
+
+    def find(self, fb: Filterbank, device: str, bar: bool) -> tuple[Filterbank, Candidates, Mask | None]:
+        """Search data on a device, with or without a progress bar.
+
+        Returns
+        -------
+        Filterbank
+            The data as they were searched.
+        Candidates
+        Mask or None
+            All masked cells.
+        """
+        from skysieve.dedispersion.single_pulse.search import search
+
+        made = self.dms.plan(fb, self.plan_file)
+        self.messages.detail(made.summary())
+        prepared, mask, every = self.cleaning.prepared(fb, self.messages, self.requantise)
+        found = search(
+            prepared, made, clean=self.steps, **self.searching.arguments, **vars(self.grouping), mask=mask,
+            device=device, threads=self.computation.threads, memory=self.computation.memory,
+            progress=self.messages.progress and bar,
+        )  # fmt: skip
+        return prepared, found, every
 
 
 def search_each(
-    files: list[Path], opened: Callable[[list[Path]], Any], search: Search, outputs: Outputs, asked: dict[str, Any],
-    messages: Messages, device: str, limited: bool,
-) -> int:  # fmt: skip
+    files: list[Path], search: FileSearch, outputs: Outputs, asked: dict[str, Any], messages: Messages
+) -> int:
     """Search files, one after another or several at a time on GPUs; files that cannot be searched do not end the run.
 
     Parameters
     ----------
     files : list of Path
-    opened : callable
-        ``opened([file])`` is a context manager whose value is the data.
-    search : callable
+    search : FileSearch
+        If several GPUs compute, each searches its own files.  If the user limits the memory, each GPU searches one file
+        at a time.
     outputs : Outputs
     asked : dict
         The options that change candidates, as JSON holds them: a run that continues must have the same.
     messages : Messages
-    device : str
-        Where to compute.  Each of several GPUs searches its own files.
-    limited : bool
-        Whether the user limits the memory of a search: each GPU then searches one file at a time.
 
     Returns
     -------
@@ -163,11 +200,14 @@ def search_each(
                 messages.say(f"note: {parts.lock.note}")
         run = _Run(files, names, outputs, messages)
         left = run.resume(None if parts is None else parts.folder)
-        devices = devices_for(device, [files[number] for number in left], limited)
+        limited = search.computation.memory is not None
+        devices = devices_for(search.computation.device, [files[number] for number in left], limited)
         if devices[0].startswith("cuda"):
             messages.detail(f"{len(devices)} files at a time are searched on {', '.join(dict.fromkeys(devices))}")
-        work = _searcher(files, names, opened, search, outputs, alone=len(devices) == 1)
-        results = stack.enter_context(closing(results_of(work, list(left), devices)))
+        work = _Work(files, names, search, outputs, alone=len(devices) == 1)
+        helpers = Helpers(work, list(dict.fromkeys(devices)), most_helpers(devices), messages.detail)
+        stack.callback(helpers.close)
+        results = stack.enter_context(closing(results_of(work, list(left), devices, helpers)))
         for (number, part), result in zip(left.items(), results, strict=True):
             run.take(number, part, result)
         if not run.found:
@@ -180,28 +220,30 @@ def search_each(
     return FAILED_SOME if run.failed else 0
 
 
-def _searcher(
-    files: list[Path], names: list[str], opened: Callable[[list[Path]], Any], search: Search, outputs: Outputs,
-    alone: bool,
-) -> Callable[[int, str], tuple[Candidates, Exception | None]]:  # fmt: skip
-    """Return a function that searches a file on a device and draws it.
+@dataclass
+class _Work:
+    """A function that searches a file on a device and draws it.
 
-    The function returns the candidates, and the error if they could not be drawn.  ``alone``: files are searched one
-    after another, with a progress bar.
+    It returns the candidates, and the error if they could not be drawn.  ``alone``: files are searched one after
+    another, with a progress bar.
     """
-    drawing = Lock()
 
-    def searched(number: int, device: str) -> tuple[Candidates, Exception | None]:
-        with opened([files[number]]) as fb:
-            clean, one, mask = search(fb, device, alone)
+    files: list[Path]
+    names: list[str]
+    search: FileSearch
+    outputs: Outputs
+    alone: bool
+
+    def __call__(self, number: int, device: str) -> tuple[Candidates, Exception | None]:
+        not_drawn = None
+        with self.search.data.open([self.files[number]]) as fb:
+            clean, one, mask = self.search.find(fb, device, self.alone)
             try:
-                with drawing:
-                    write_pictures(outputs, names[number], clean, one, mask)
+                with _DRAWING:
+                    write_pictures(self.outputs, self.names[number], clean, one, mask)
             except FILE_ERRORS as error:  # the candidates are written all the same
-                return one, error
-        return one, None
-
-    return searched
+                not_drawn = ValueError(one_line(error))
+        return one if self.outputs.folder else without_events(one), not_drawn
 
 
 class _Run:
@@ -300,72 +342,6 @@ class _Run:
 
     def _where(self, number: int) -> str:
         return f"{number + 1}/{len(self.files)} {self.names[number]}"
-
-
-FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
-"""Errors in the search of a file that do not end the run: the next file is searched."""
-BYTES_EACH = 4e9
-"""Bytes of files for each further GPU.  Its first search begins 0.4 s later, and the GPUs share Python's lock: on two
-H200s eight files of 0.24 GB take 2.39 s instead of 2.29, and eight of 0.96 GB with a pulse each second 3.6 instead of
-4.4."""
-AT_ONCE = 2
-"""Files that are searched at the same time on each GPU.  One H200 takes 0.062 instead of 0.086 s for a file of 0.24 GB
-with a pulse each second, 0.11 instead of 0.15 s for files of 0.96 GB, and 0.036 instead of 0.042 s for files of 0.24 GB
-with one pulse; no less with three at a time."""
-BYTES_AT_ONCE = 4e9
-"""Largest file that is searched beside another one on the same GPU: a larger one keeps the GPU busy by itself."""
-AHEAD = 2
-"""Number of files for each search at a time that are being searched or wait until earlier files are written."""
-
-
-def devices_for(device: str, files: Sequence[Path], limited: bool = False) -> list[str]:
-    """The device of each search at a time: the requested device, or the GPUs that speed up these files.
-
-    Each GPU stands `AT_ONCE` times in the list, except where the memory of a search is ``limited``.
-    """
-    if len(files) < 2:
-        return [device]
-    gpus = [found for found in resolve(device) if found.kind == "cuda"]
-    if not gpus:
-        return [device]
-    sizes = [file.stat().st_size for file in files if file.exists()]
-    used = [f"cuda:{gpu.index}" for gpu in gpus[: 1 + int(sum(sizes) / BYTES_EACH)]]
-    together = 1 if limited or max(sizes, default=0) > BYTES_AT_ONCE else AT_ONCE
-    return (together * used)[: len(files)]
-
-
-def results_of(work: Callable[[int, str], R], numbers: list[int], devices: Sequence[str]) -> Generator[Callable[[], R]]:
-    """Yield, for each number, a function that returns its result or raises its error.
-
-    ``work(number, device)`` runs in the caller's thread if ``devices`` has one entry, otherwise in a thread for each
-    entry, which takes the next number when it is idle.
-    """
-    if len(devices) == 1:
-        for number in numbers:
-            yield partial(work, number, devices[0])
-        return
-    idle: SimpleQueue[str] = SimpleQueue()
-    for device in devices:
-        idle.put(device)
-
-    def run(number: int) -> R:
-        device = idle.get()
-        try:
-            return work(number, device)
-        finally:
-            idle.put(device)
-
-    coming: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(len(devices), "skysieve-file")
-    try:
-        for number in numbers:
-            if len(coming) == AHEAD * len(devices):
-                yield coming.popleft().result
-            coming.append(pool.submit(run, number))
-        while coming:
-            yield coming.popleft().result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def write_pictures(outputs: Outputs, name: str, clean: Filterbank, one: Candidates, mask: Mask | None) -> None:

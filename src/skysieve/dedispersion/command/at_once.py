@@ -1,0 +1,294 @@
+"""Files that are searched at the same time: in threads of this process, and in processes beside it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing import resource_tracker
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from skysieve.core.command import counted
+from skysieve.core.device import begin, current, resolve
+from skysieve.core.errors import one_line
+from skysieve.core.memory import available_host_memory
+from skysieve.core.tasks import usable_cores
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+R = TypeVar("R")
+logger = logging.getLogger(__name__)
+
+FILE_ERRORS = OSError, ValueError, ArithmeticError, MemoryError
+"""Errors in the search of a file that do not end the run: the next file is searched."""
+BYTES_EACH = 4e9
+"""Bytes of files for each further GPU.  Its first search begins 0.4 s later, and the GPUs share Python's lock: on two
+H200s eight files of 0.24 GB take 2.39 s instead of 2.29, and eight of 0.96 GB with a pulse each second 3.6 instead of
+4.4."""
+AT_ONCE = 2
+"""Files that are searched at the same time on each GPU.  One H200 takes 0.062 instead of 0.086 s for a file of 0.24 GB
+with a pulse each second, 0.11 instead of 0.15 s for files of 0.96 GB, and 0.036 instead of 0.042 s for files of 0.24 GB
+with one pulse; no less with three at a time."""
+BYTES_AT_ONCE = 4e9
+"""Largest file that is searched beside another one on the same GPU: a larger one keeps the GPU busy by itself."""
+AHEAD = 2
+"""Number of files for each search at a time that are being searched or wait until earlier files are written."""
+CORES_EACH = 4
+"""Processor cores for each process: a search keeps two to four busy."""
+HELPERS_EACH = 3
+"""Most processes beside this one for each GPU.  On an H200 with 16 cores, files of 0.24 GB with a pulse each second are
+searched at 20 per second without, 37 with two, 43 with three and 45 with four; those of 0.96 GB at 6 and 11."""
+WARM = 4
+"""Results after which the time for a file is known: the first ones wait for the start."""
+WORTH_SECONDS = 8.0
+"""Seconds that the remaining files must take for processes to be started.  Their start takes 2 to 4 s, in which this
+process searches half as many files; they do not speed up a search that keeps the GPU busy by itself."""
+HOST_BYTES = 3 * 2**30
+"""Bytes of host memory that must be available for each process."""
+CONTEXT_BYTES = 2**30
+"""Bytes of a GPU that a process needs besides the memory of its searches."""
+
+
+def devices_for(device: str, files: Sequence[Path], limited: bool = False) -> list[str]:
+    """The device of each search at a time: the requested device, or the GPUs that speed up these files.
+
+    Each GPU stands `AT_ONCE` times in the list, except where the memory of a search is ``limited``.
+    """
+    if len(files) < 2:
+        return [device]
+    gpus = [found for found in resolve(device) if found.kind == "cuda"]
+    if not gpus:
+        return [device]
+    sizes = [file.stat().st_size for file in files if file.exists()]
+    used = [f"cuda:{gpu.index}" for gpu in gpus[: 1 + int(sum(sizes) / BYTES_EACH)]]
+    together = 1 if limited or max(sizes, default=0) > BYTES_AT_ONCE else AT_ONCE
+    return (together * used)[: len(files)]
+
+
+def most_helpers(devices: Sequence[str]) -> int:
+    """The largest number of `Helpers` for some devices: 0 on CPUs, and if each GPU searches one file at a time."""
+    gpus = set(devices) if devices[0].startswith("cuda") else set()
+    if len(devices) == len(gpus) or multiprocessing.current_process().daemon:  # which may not start processes
+        return 0
+    return max(0, min(usable_cores() // CORES_EACH - 1, HELPERS_EACH * len(gpus)))
+
+
+def results_of(
+    work: Callable[[int, str], R], numbers: list[int], devices: Sequence[str], helpers: Helpers[R] | None = None
+) -> Generator[Callable[[], R]]:
+    """Yield, for each number, a function that returns its result or raises its error.
+
+    ``work(number, device)`` runs in the caller's thread if ``devices`` has one entry, otherwise in a thread for each
+    entry, and in the processes of ``helpers``; each takes the next number when it is idle.
+    """
+    if len(devices) == 1:
+        for number in numbers:
+            yield partial(work, number, devices[0])
+        return
+    idle: SimpleQueue[Callable[[int], R]] = SimpleQueue()
+
+    def here(device: str) -> Callable[[int], R]:
+        return lambda number: work(number, device)
+
+    for device in devices:
+        idle.put(here(device))
+    ended = threading.Event()
+
+    def run(number: int) -> R:
+        search = idle.get()
+        try:
+            if ended.is_set():
+                raise CancelledError
+            return search(number)
+        finally:
+            idle.put(search)
+
+    coming: deque[Future[R]] = deque()
+    left = len(numbers)
+    most = 0 if helpers is None else helpers.most
+    pool = ThreadPoolExecutor(len(devices) + most, "skysieve-file")
+    try:
+        for number in numbers:
+            if len(coming) >= AHEAD * (len(devices) + (0 if helpers is None else helpers.ready)):
+                yield coming.popleft().result
+                left -= 1
+                if helpers is not None:
+                    helpers.consider(left, idle.put)
+            coming.append(pool.submit(run, number))
+        while coming:
+            yield coming.popleft().result
+    finally:
+        ended.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Helpers(Generic[R]):
+    """Processes that search files beside this one, because the threads of a process share Python's lock.
+
+    They are started when the remaining files take long enough, see `consider`.  A file that a process cannot search is
+    searched again in this one, which reports the error.
+
+    Parameters
+    ----------
+    work : callable
+        As in `results_of`; it is pickled.
+    devices : sequence of str
+        Devices that the processes use in turn.
+    most : int
+        Largest number of processes.
+    detail : callable
+        Gets a line for a verbose user.
+
+    Attributes
+    ----------
+    most : int
+        Largest number of processes.
+    """
+
+    def __init__(
+        self, work: Callable[[int, str], R], devices: Sequence[str], most: int,
+        detail: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._work, self._devices, self.most, self._detail = work, devices, most, detail
+        self._done, self._since = 0, 0.0
+        self._started: list[_Helper[R]] = []
+
+    @property
+    def ready(self) -> int:
+        """Number of processes that search files."""
+        return sum(helper.ready for helper in self._started)
+
+    def consider(self, left: int, add: Callable[[Callable[[int], R]], None]) -> None:
+        """Start the processes if the ``left`` files are worth it; it is called after each result.
+
+        ``add`` gets a function for each process that is ready, which searches a file there.
+        """
+        if self._started or not self.most:
+            return
+        now = time.perf_counter()
+        self._done += 1
+        if self._done == WARM:
+            self._since = now
+        if self._done < 2 * WARM or (now - self._since) / (self._done - WARM) * left < WORTH_SECONDS:
+            return
+        each = [_fit(device) for device in self._devices]
+        self.most = count = min(self.most, left, int(available_host_memory() // HOST_BYTES), len(each) * min(each))
+        if count:
+            self._detail(f"{counted(count, 'process', 'processes')} more search the files that are left")
+        for number in range(count):
+            try:
+                helper = _Helper(self._work, self._devices[(number + 1) % len(self._devices)])
+            except OSError as error:
+                self._detail(f"no further process: {one_line(error)}")
+                self.most = number
+                return
+            self._started.append(helper)
+            threading.Thread(target=self._wait, args=(helper, add), name="skysieve-helper", daemon=True).start()
+
+    def _wait(self, helper: _Helper[R], add: Callable[[Callable[[int], R]], None]) -> None:
+        if helper.begins():
+            add(helper.search)
+        elif not helper.ending:
+            self._detail(f"a process for {helper.device} ended before it began")
+
+    def close(self) -> None:
+        """End the processes."""
+        for helper in self._started:
+            helper.end()
+        for helper in self._started:
+            helper.close()
+
+
+def _fit(device: str) -> int:
+    """Number of further processes for which a GPU has memory, if each takes as much as a search of this process."""
+    import cupy
+
+    [gpu] = resolve(device)
+    with current(gpu):
+        each = cupy.get_default_memory_pool().total_bytes() / AT_ONCE
+    return int(gpu.free_memory / (each + CONTEXT_BYTES))
+
+
+class _Helper(Generic[R]):
+    """A process that searches files on a device."""
+
+    def __init__(self, work: Callable[[int, str], R], device: str) -> None:
+        self.device, self.ready, self.ending, self._here = device, False, False, work
+        spawning = multiprocessing.get_context("spawn")
+        self._connection, other = spawning.Pipe()
+        self._process = spawning.Process(target=_serve, args=(other, work, device), name="skysieve-file", daemon=True)
+        with _without_interrupts():
+            self._process.start()
+        other.close()
+
+    def begins(self) -> bool:
+        """Wait until the process is ready; return False if it has ended."""
+        with suppress(EOFError, OSError):
+            self.ready = self._connection.recv()
+        return self.ready
+
+    def search(self, number: int) -> R:
+        """Search a file: there, or here if that fails or if the process has ended."""
+        try:
+            self._connection.send(number)
+            found: R | None = self._connection.recv()
+        except (EOFError, OSError):
+            found = None
+        return self._here(number, self.device) if found is None else found
+
+    def end(self) -> None:
+        """Let the process end, which has no work."""
+        self.ending = True
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Wait until the process has ended."""
+        self._process.join()
+        self._connection.close()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Block Ctrl-C for a process that starts in the context: this process ends it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # the first process would start it, and end the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, work: Callable[[int, str], Any], device: str) -> None:
+    """Search the files whose numbers come from a connection, until it is closed.
+
+    The answer to a number is the result, or None if the file cannot be searched here.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    started = begin(device, "skysieve.dedispersion.cuda.engine")
+    importlib.import_module("skysieve.dedispersion.single_pulse.search")
+    if started is not None:
+        started.join()
+    with connection, suppress(EOFError, OSError):  # the other process has ended
+        connection.send(True)
+        while True:
+            number = connection.recv()
+            try:
+                found = work(number, device)
+            except (*FILE_ERRORS, RuntimeError) as error:
+                logger.info("file %d is searched again by the first process: %s", number, one_line(error))
+                found = None
+            connection.send(found)
