@@ -130,6 +130,14 @@ def same_tables(a: Path, b: Path) -> None:
                 assert x == y
 
 
+def test_a_note_on_the_grid_is_printed_once(small_pieces: None, tmp_path: Path) -> None:
+    """Not for each piece, whose counts are its own."""
+    path = write(tmp_path / "a.parquet", rows(), 23)
+    said = run("period", path, *GRID[2:], "--fmin", "0.001", "--multiband", "none", "-o", tmp_path / "a.csv").stderr
+    [note] = [line for line in said.splitlines() if "is under 1/T" in line]
+    assert re.search(r"for (\d+) of \1 objects .* \(counted among the first \1 objects\)$", note), note
+
+
 FORMS = {
     "rows": lambda t: t,
     "nulls": nulls,

@@ -380,7 +380,7 @@ def search(
     progress : callable, optional
         ``progress(done, total)`` counts objects.
     note : callable, optional
-        Gets each warning of the search once.
+        Gets the first warning of each kind.
     detail : callable, optional
         Gets a line on each chunk.
     prepare : callable, optional
@@ -434,9 +434,10 @@ def search(
                     size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
                     waiting.append(pool.submit(finish, part, result, request, banded, compiled))
                     for w in caught:
-                        if note is not None and str(w.message) not in noted:
-                            noted.add(str(w.message))
-                            note(str(w.message))
+                        text = str(w.message)
+                        if note is not None and kind_of_note(text) not in noted:
+                            noted.add(kind_of_note(text))
+                            note(text if stop - start == total else f"{text} (counted among the first {done + stop:,} objects)")
                     if detail is not None:
                         about = (
                             plan.describe(t, y, dy, offsets=offsets)
@@ -457,6 +458,11 @@ def search(
             yield waiting.popleft().result()
     if note is not None and (reason := no_formula(request, has_dy, banded)):
         note(reason)
+
+
+def kind_of_note(text: str) -> str:
+    """The kind of a note: its beginning, before the numbers."""
+    return text[:20]
 
 
 def chunk_lines(about: dict[str, Any], result: LombScargleResult, n: int, seconds: float) -> list[str]:

@@ -578,9 +578,11 @@ class PeriodRun:
 
     def _note(self, text: str) -> None:
         """Print a note of the search, once for all partitions."""
+        from skysieve.periodogram.survey import kind_of_note
+
         from .report import with_search_options
 
-        kind = text[:20]
+        kind = kind_of_note(text)
         if kind not in self.noted or self.parts is None:
             self.noted.add(kind)
             self.say(f"note: {with_search_options(text)}")
