@@ -39,7 +39,7 @@ HEADERS = Path(__file__).resolve().parent / "shim"
 HEADER, MACHINE = "cuda_shim.h", "machine.cpp"
 BUILD = ROOT / "build" / "shim"
 SANITIZE = "SKYSIEVE_SHIM_SANITIZE"
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
+FLAGS = ("-std=c++17", "-Og", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", "-Wno-attributes")
 SANITIZER_FLAGS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 _DYNAMIC = re.compile(
