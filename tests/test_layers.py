@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -171,11 +172,16 @@ def package_of(path: Path) -> str:
 
 @functools.cache
 def tree_of(path: Path) -> ast.AST:
-    gc.disable()  # the trees of all modules are millions of objects, which it would visit again and again
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    finally:
-        gc.enable()
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_garbage_collection() -> Iterator[None]:
+    """Collect no garbage while the trees exist: the collector would visit their millions of objects again and again."""
+    gc.disable()
+    yield
+    tree_of.cache_clear()
+    gc.enable()
 
 
 def test_layers():

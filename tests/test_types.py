@@ -55,7 +55,11 @@ def _choices(node: ast.AST | None) -> tuple[object, ...] | None:
 
 def _functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
     """Functions and their docstrings; that of ``__init__`` is the docstring of its class."""
-    for node in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):  # statements are in these fields only
+            waiting += getattr(node, field, [])
         if isinstance(node, ast.FunctionDef):
             yield node, ast.get_docstring(node) or ""
         elif isinstance(node, ast.ClassDef):
@@ -65,27 +69,33 @@ def _functions(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, str]]:
 
 def test_docstrings_list_the_choices_of_their_types() -> None:
     """A new choice in a type such as `NormalizationName` belongs into the docstrings of the arguments of this type."""
-    trees = {p.relative_to(SOURCES): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCES.rglob("*.py"))}
     types: dict[str, list[tuple[object, ...]]] = {}
-    for tree in trees.values():
+    functions: list[tuple[str, ast.arguments, dict[str, str]]] = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "Literal[" not in source and not SET.search(source):
+            continue
+        tree = ast.parse(source)
+        for function, text in _functions(tree):
+            stated = {name.strip(): m[2] for m in SET.finditer(text) for name in m[1].split(",")}
+            if stated:
+                functions.append((f"{path.relative_to(SOURCES)}:{function.lineno}", function.args, stated))
         for node in tree.body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             if isinstance(target, ast.Name) and (found := _choices(getattr(node, "value", None))) is not None:
                 types.setdefault(target.id, []).append(found)
     different, compared = [], 0
-    for path, tree in trees.items():
-        for function, text in _functions(tree):
-            stated = {name.strip(): m[2] for m in SET.finditer(text) for name in m[1].split(",")}
-            for argument in (*function.args.args, *function.args.kwonlyargs):
-                if argument.arg not in stated or argument.annotation is None:
-                    continue
-                shown = ast.literal_eval(f"({stated[argument.arg]},)")
-                annotation = argument.annotation
-                inline = _choices(annotation)
-                allowed = types.get(ast.unparse(annotation), []) if inline is None else [inline]
-                compared += bool(allowed)
-                if allowed and set(shown) not in map(set, allowed):  # the docstring puts the default first
-                    where = f"{path}:{function.lineno}: {argument.arg}"
-                    different.append(f"{where}: the docstring lists {shown}, {ast.unparse(annotation)} is {allowed[0]}")
+    for where, arguments, stated in functions:
+        for argument in (*arguments.args, *arguments.kwonlyargs):
+            if argument.arg not in stated or argument.annotation is None:
+                continue
+            shown = ast.literal_eval(f"({stated[argument.arg]},)")
+            annotation = argument.annotation
+            inline = _choices(annotation)
+            allowed = types.get(ast.unparse(annotation), []) if inline is None else [inline]
+            compared += bool(allowed)
+            if allowed and set(shown) not in map(set, allowed):  # the docstring puts the default first
+                name = f"{where}: {argument.arg}"
+                different.append(f"{name}: the docstring lists {shown}, {ast.unparse(annotation)} is {allowed[0]}")
     assert not different, "\n".join(different)
     assert compared > 20
