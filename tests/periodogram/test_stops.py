@@ -105,7 +105,7 @@ import os, signal, threading
 import numpy as np
 import skysieve
 
-t = np.sort(np.random.default_rng(1).uniform(0, 1000, 3000))
+t = np.sort(np.random.default_rng(1).uniform(0, 1000, 1000))
 y = np.sin(t)
 
 def search(nf):
@@ -119,7 +119,7 @@ def watched(kernel, *arguments):
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     return run(kernel, *arguments)
 
-search(300_000)
+search(30_000)
 chunk.interrupted_after = watched
 try:
     search(1_500_000)
