@@ -286,9 +286,10 @@ def test_data_without_weight_are_summed_as_they_are():
 
 
 @pytest.mark.few
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("window", ["rect", "exp", "sum"])
 @pytest.mark.parametrize("weight", [1e-7, slow(1e-11), 1e-22])
-def test_lines_with_a_poor_detector(window, weight):
+def test_lines_with_a_poor_detector(window, weight, dtype):
     """Each detector alone has windows of its own; the largest ln B of all cells."""
     # float64: the sums of both detectors are added from those of each, not from bins that were rounded after adding
     h1, l1 = synth_atoms(T0, 80 * T, detectors=["H1", "L1"], seed=8, dtype="float64")
@@ -303,13 +304,12 @@ def test_lines_with_a_poor_detector(window, weight):
         alone.append(Bins(total.t_start, T, x, x[0] > 0))
     F, *FX = (long_map(b, grid, w).F for b in (total, *alone))
     truth = prior.log10(2 * F, [2 * x for x in FX])
-    for dtype in LIMIT:
-        found = search([atoms], grid, windows={"w": WINDOWS[window]}, bsgl=prior, dtype=dtype, device="cpu")
-        row = found.columns("w")
-        assert row["log10BSGL"][0] == pytest.approx(np.nanmax(truth), abs=LIMIT[dtype] * max(1, np.nanmax(F)))
-        m, n = np.searchsorted(grid.t0s, row["t0_bsgl"][0]), np.searchsorted(grid.taus, row["tau_bsgl"][0])
-        for name, values in (("twoF_bsgl", F), ("twoF_H1_bsgl", FX[0]), ("twoF_L1_bsgl", FX[1])):
-            assert row[name][0] == pytest.approx(2 * values[m, n], rel=1e-5)
+    found = search([atoms], grid, windows={"w": WINDOWS[window]}, bsgl=prior, dtype=dtype, device="cpu")
+    row = found.columns("w")
+    assert row["log10BSGL"][0] == pytest.approx(np.nanmax(truth), abs=LIMIT[dtype] * max(1, np.nanmax(F)))
+    m, n = np.searchsorted(grid.t0s, row["t0_bsgl"][0]), np.searchsorted(grid.taus, row["tau_bsgl"][0])
+    for name, values in (("twoF_bsgl", F), ("twoF_H1_bsgl", FX[0]), ("twoF_L1_bsgl", FX[1])):
+        assert row[name][0] == pytest.approx(2 * values[m, n], rel=1e-5)
 
 
 def test_a_plan_takes_uneven_and_ordinary_templates_in_turn():

@@ -95,7 +95,7 @@ def test_units_of_dms_are_part_of_the_question():
 
 
 def test_other_data_have_other_plans():
-    short, wide = night(1, duration=2), night(1).read().astype(np.uint16)
+    short, wide = night(1, duration=2), night(1).read().astype(np.float32)
     other = Filterbank.from_array(wide, fch1=1400, foff=-8, tsamp=1e-3)
     for number, fb in enumerate((night(1), short, other), start=1):
         search(fb, DMS, device="cpu", threads=1)
