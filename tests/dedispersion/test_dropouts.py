@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -28,7 +29,7 @@ from skysieve.dedispersion.clean import dropouts
 from skysieve.dedispersion.clean.cuda import resident
 from skysieve.dedispersion.clean.dropouts import Watch
 from skysieve.dedispersion.clean.repair import repaired
-from skysieve.dedispersion.contract import Resident
+from skysieve.dedispersion.contract import Resident, Room
 
 TSAMP, NCHAN, NSAMP, TOP, STEP = 1e-3, 128, 16000, 1500.0, -2.4
 DMS = np.arange(0, 401, 8.0)
@@ -430,3 +431,33 @@ def test_threads_share_the_channels(dtype, monkeypatch):
     filled = [repaired(fb, found, None, 2048, threads).read() for threads in (1, 3)]
     assert (filled[0] == filled[1]).all()
     assert (filled[0] != x).any()
+
+
+@pytest.mark.parametrize("kind", ["8", slow("float32"), slow("2")])
+def test_several_threads_read_repaired_files_into_memory_of_the_caller(kind, tmp_path):
+    """They read the samples that one thread reads, and if the file has whole bytes, into their memory."""
+    x, bits = noise(kind, 3)
+    for at in range(500, NSAMP, 1300):
+        x[:, at : at + 60] = 0
+    x[20:75, 9000:9400] = 0
+    write_fil(tmp_path / "x.fil", bank(x, nbits=bits))
+    with Filterbank.open(tmp_path / "x.fil") as fb:
+        lost = find_dropped(fb)
+        assert len(lost) >= 12
+        expected = repaired(bank(x, nbits=bits), lost, None, 2048, 1).read()
+        assert (expected != x).any()
+        filled = repaired(fb, lost, None, 2048, 2)
+        assert filled.takes_room
+        assert not repaired(bank(x, nbits=bits), lost, None, 2048).takes_room
+
+        def read(start):
+            count = min(3000, NSAMP - start)
+            room = Room(np.empty(count * NCHAN * x.itemsize, np.uint8))
+            ((rows, order),) = filled.raw(start, count, room)
+            assert room.holds(rows) == (kind != "2")
+            assert (order == np.arange(NCHAN)).all()
+            return np.array_equal(rows.T, expected[:, start : start + count])
+
+        starts = [*range(0, NSAMP, 3000), *range(15000, -1, -2500)]
+        with ThreadPoolExecutor(3) as pool:
+            assert all(pool.map(read, starts))

@@ -18,49 +18,71 @@ JIT = {"nogil": True, "error_model": "numpy"}
 ROUGH = 4.0
 """Integer samples with a standard deviation below this are rounded at random, so that rounding does not shift the
 mean."""
+TOP, BOTTOM = 1, 2
+"""Marks of runs at the largest and at the smallest value."""
+BYTES = 128
+"""Channels that are counted in a byte."""
 
 
 @njit(**JIT)
-def equal_pairs(rows, before, known, top, equal, many, low, high):
+def equal_pairs(rows, top, equal, many):
     """Count equal neighbours in time by channel (``equal``), and by sample without those at ``top`` (``many``).
 
-    ``before`` is the spectrum before the first row if ``known``; ``many[t]`` compares row ``t`` with the one before.
+    ``many[t]`` compares row ``t`` with the next one.  The inner loop counts in bytes, so that it is vectorised.
     """
-    for t in range(len(rows)):
+    n, C = len(rows) - 1, rows.shape[1]
+    counts = np.zeros(C, np.uint8)
+    for t in range(n):
         total = 0
-        for c in range(low, high):
-            if t == 0 and not known:
-                continue
-            if rows[t, c] == (rows[t - 1, c] if t else before[c]):
-                equal[c] += 1
-                if rows[t, c] != top:
-                    total += 1
+        for at in range(0, C, BYTES):  # indices from 0 are known not to be negative
+            a, b, count = rows[t, at : at + BYTES], rows[t + 1, at : at + BYTES], counts[at : at + BYTES]
+            part = np.uint8(0)
+            for c in range(len(a)):
+                same = np.uint8(a[c] == b[c])
+                count[c] += same
+                part = np.uint8(part + (same & np.uint8(a[c] != top)))
+            total += np.int64(part)
         many[t] = total
+        if t % 255 == 254 or t == n - 1:
+            for c in range(C):
+                equal[c] += np.int64(counts[c])
+                counts[c] = 0
 
 
 @njit(**JIT)
-def long_runs(rows, at, value, begin, need, need_top, top, bottom, found, low, high):
-    """Find runs of equal samples that end in these rows.
+def long_runs(rows, at, need, step, top, bottom, found, ends):
+    """Find runs of at least ``need`` equal samples that begin after the first row and end before the last.
 
-    A run has at least ``need`` samples, or ``need_top`` if its value is ``top``.  ``value`` and ``begin`` describe the
-    runs of the channels ``low:high`` that are open; they are arrays of one thread, since writes of several threads to
-    the same line of the cache are slow.  ``found`` gets (channel, first, last + 1, value is ``top`` or ``bottom``);
-    returns their number.
+    A run of more than ``step`` samples holds at least one of the pairs of rows that are compared, which are ``step``
+    rows apart.  ``found`` gets (channel, first, last + 1, mark of the value), where ``at`` is the number of the first
+    row; returns their number.  ``ends`` gets the numbers of equal pairs after the first row and before the last one.
     """
+    n, C = rows.shape
+    until = np.zeros(C, np.int64)
+    for c in range(C):
+        first, last = 0, n - 1
+        while first < n - 1 and rows[first + 1, c] == rows[first, c]:
+            first += 1
+        while last > 0 and rows[last - 1, c] == rows[last, c]:
+            last -= 1
+        until[c] = ends[0, c] = first
+        ends[1, c] = n - 1 - last
     count = 0
-    for t in range(len(rows)):
-        for i in range(high - low):
-            v, c = rows[t, low + i], low + i
-            if v != value[i]:
-                length = at + t - begin[i]
-                if length >= (need_top[c] if value[i] == top else need[c]):
-                    found[count, 0] = c
-                    found[count, 1] = begin[i]
-                    found[count, 2] = at + t
-                    found[count, 3] = value[i] == top or value[i] == bottom
-                    count += 1
-                value[i] = v
-                begin[i] = at + t
+    for t in range(step - 1, n - 1, step):
+        for c in range(C):
+            v = rows[t, c]
+            if v != rows[t + 1, c] or t < until[c]:
+                continue
+            first, last = t, t + 2
+            while rows[first - 1, c] == v:
+                first -= 1
+            while last < n and rows[last, c] == v:
+                last += 1
+            until[c] = last - 1
+            if last < n and last - first >= need[c]:
+                mark = TOP if v == top else BOTTOM if v == bottom else 0
+                found[count, 0], found[count, 1], found[count, 2], found[count, 3] = c, at + first, at + last, mark
+                count += 1
     return count
 
 
@@ -80,17 +102,30 @@ def longest_run(rows, top, first, length):
 
 
 @njit(**JIT)
-def histograms(rows, gone, which, least, counts, low, high):
-    """Count the good samples of some channels by value; ``which`` is the row of ``counts`` for a channel, or -1."""
+def histograms(rows, gone, some, place, least, counts):
+    """Count the good samples of the channels ``some`` by value, from ``place`` in the flat ``counts`` on.
+
+    ``gone`` is empty if all samples are good.
+    """
+    flat = counts.reshape(-1)
     for t in range(len(rows)):
-        for c in range(low, high):
-            if which[c] >= 0 and not gone[t, c]:
-                counts[which[c], np.int64(rows[t, c]) - least] += 1
+        row = rows[t]
+        if not len(gone):
+            for j in range(len(some)):
+                flat[np.uint64(place[j] + np.int64(row[np.uint64(some[j])]) - least)] += 1
+            continue
+        lost = gone[t]
+        for j in range(len(some)):
+            if not lost[some[j]]:
+                flat[place[j] + np.int64(row[some[j]]) - least] += 1
 
 
 @njit(**JIT)
 def scatters(rows, gone, which, count, origin, total, square, low, high):
-    """Add good, finite samples of some channels, relative to the first of them, to sums and to sums of squares."""
+    """Add good, finite samples of some channels, relative to the first of them, to sums and to sums of squares.
+
+    ``gone`` is empty if all samples are good.
+    """
     n = len(rows)
     for c in range(low, high):
         w = which[c]
@@ -98,7 +133,7 @@ def scatters(rows, gone, which, count, origin, total, square, low, high):
             continue
         for t in range(n):
             v = np.float64(rows[t, c])
-            if gone[t, c] or not math.isfinite(v):
+            if (len(gone) and gone[t, c]) or not math.isfinite(v):
                 continue
             if count[w] == 0:
                 origin[w] = v
@@ -108,31 +143,55 @@ def scatters(rows, gone, which, count, origin, total, square, low, high):
 
 
 @njit(**JIT)
-def draw(rows, start, gone, which, below, least):
+def draw(rows, start, gone, which, below, least, low, high):
     """Replace samples that are ``gone`` by values drawn from a histogram.
 
     ``below[which[c], k]`` counts the good samples of channel ``c`` up to the value ``least + k``.  Without good
     samples, or if ``which`` is -1, the value is 0.
     """
-    n, C = rows.shape
     last = below.shape[1] - 1
-    for t in range(n):
-        for c in range(C):
+    for c in range(low, high):
+        w = which[c]
+        total = below[w, last] if w >= 0 else 0
+        for t in range(len(rows)):
             if not gone[t, c]:
                 continue
-            w = which[c]
-            if w < 0 or below[w, last] == 0:
-                rows[t, c] = 0
-                continue
-            u = random_part(start + t, c) * below[w, last]
-            a, b = 0, last
-            while a < b:
-                k = (a + b) // 2
-                if below[w, k] > u:
-                    b = k
-                else:
-                    a = k + 1
-            rows[t, c] = least + a
+            a, left = 0, last + 1 if total else 0
+            u = np.int64(random_part(start + t, c) * total)
+            while left > 1:  # without a branch, which would be mispredicted
+                half = left // 2
+                a += half * np.int64(below[w, a + half - 1] <= u)
+                left -= half
+            rows[t, c] = least + a if total else 0
+
+
+@njit(**JIT)
+def nearest_levels(means, near, level, scatter, slope):
+    """Level and scatter of each channel, and difference of its halves, from its first ``near`` means that are not NaN.
+
+    These are medians; the difference is in units of the scatter.
+    """
+    first, ordered, middle = np.empty(near), np.empty(near), np.empty(4)
+    for c in range(means.shape[1]):
+        n = 0
+        for i in range(len(means)):
+            if n < near and not math.isnan(means[i, c]):
+                first[n] = means[i, c]
+                n += 1
+        half = min(n, near // 2)
+        for k in range(4):  # medians of all, of their deviations, and of the halves
+            size = 0
+            for i in range(half if k == 3 else 0, half if k == 2 else n):
+                v, at = abs(first[i] - middle[0]) if k == 1 else first[i], size
+                while at > 0 and ordered[at - 1] > v:
+                    ordered[at] = ordered[at - 1]
+                    at -= 1
+                ordered[at] = v
+                size += 1
+            middle[k] = (ordered[(size - 1) // 2] + ordered[size // 2]) / 2 if size else np.nan
+        level[c] = middle[0]
+        scatter[c] = 1.4826 * middle[1]
+        slope[c] = (middle[2] - middle[3]) / scatter[c]
 
 
 @njit(**JIT)
@@ -156,11 +215,10 @@ def shift(rows, start, gone, rect, mean, before, after, least, most, whole):
 
 
 @njit(**JIT)
-def draw_noise(rows, start, gone, which, mean, sigma, least, most, whole):
+def draw_noise(rows, start, gone, which, mean, sigma, least, most, whole, low, high):
     """Replace samples that are ``gone`` by noise of their channel's mean and sigma; ``whole`` rounds and clips it."""
-    n, C = rows.shape
-    for t in range(n):
-        for c in range(C):
+    for t in range(len(rows)):
+        for c in range(low, high):
             if not gone[t, c]:
                 continue
             w = which[c]

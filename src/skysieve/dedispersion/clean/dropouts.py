@@ -10,20 +10,24 @@ time, they are tested together, by Hoeffding's bound on the number of successes.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from skysieve.core.tasks import TaskPool
+from skysieve.dedispersion.contract import Room
 from skysieve.dedispersion.data.filterbank import Filterbank, Paths, opened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Suspicious", "Watch", "find_dropped"]
+
+R = TypeVar("R")
 
 MARGIN = 14.0
 """Natural logarithm of the number of files in which chance produces one false dropout."""
@@ -55,10 +59,6 @@ ISLAND = 2
 """Samples between two dropouts of a channel that are dropped with them, at most."""
 SHORT = 8
 """Equal pairs in a row up to which runs are counted with operations on whole arrays."""
-MOST_SLICES = 8
-"""Slices that several threads examine at a time, at most."""
-FEWEST_CHANNELS = 64
-"""Fewest channels of a thread that looks for runs."""
 RUN_VALUES = 2**18
 """Number of values in which longer runs are counted at a time, to bound the memory."""
 NEVER = 2**62
@@ -285,6 +285,25 @@ def together(many: NDArray[Any], expected: Any, live: Any) -> NDArray[np.float64
     return np.where(a > p, found, 0.0)
 
 
+def strange_pairs(
+    many: NDArray[np.float64], expected: NDArray[np.float64], live: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Pairs in which ``many`` equal channels have a surprise of at least `STRANGE`, and their surprise.
+
+    The surprise is at most ``(many - expected)**2`` in units of the variance, which is computed faster.
+
+    >>> which, surprise = strange_pairs(np.array([40.0, 64.0]), np.full(2, 32.0), np.full(2, 64.0))
+    >>> which.tolist(), surprise.round(1).tolist()
+    ([1], [44.4])
+    """
+    excess = many - expected
+    variance = expected * (1 - expected / np.maximum(live, 1))
+    which = np.flatnonzero((excess > 0) & (excess * excess >= 0.99 * STRANGE * variance))
+    surprise = together(many[which], expected[which], live[which])
+    enough = surprise >= STRANGE
+    return which[enough], surprise[enough]
+
+
 def intervals(strange: NDArray[np.int64], surprise: NDArray[np.float64], least: float) -> NDArray[np.int64]:
     """Ranges (first, last + 1) of neighbouring ``strange`` pairs whose total surprise is at least ``least``.
 
@@ -347,21 +366,6 @@ def dropped_rectangles(fb: Filterbank, pool: TaskPool) -> NDArray[np.int64]:
     return _outside(rectangles_of(runs, odd, coarse, long), fb.gaps)
 
 
-def slice_of(threads: int) -> int:
-    """Samples that some threads examine at a time: enough that each works for a millisecond."""
-    return SLICE * min(MOST_SLICES, threads)
-
-
-def shares(nchan: int, pool: TaskPool) -> list[tuple[int, int]]:
-    """Ranges of channels, first and last + 1, one for each thread.
-
-    >>> shares(300, TaskPool(2)), shares(40, TaskPool(4))
-    ([(0, 150), (150, 300)], [(0, 40)])
-    """
-    count = max(1, min(pool.workers, nchan // FEWEST_CHANNELS))
-    return list(pairwise((np.arange(count + 1) * nchan // count).tolist()))
-
-
 def top_value(dtype: np.dtype[Any], maximum: int) -> int:
     """Bits of ``maximum``, or of the type's largest value if it is 0; for floats of NaN, which `Cleaned` replaces."""
     if dtype.kind == "f":
@@ -371,91 +375,115 @@ def top_value(dtype: np.dtype[Any], maximum: int) -> int:
     return 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
 
 
-def _pieces(fb: Filterbank, pool: TaskPool) -> Any:
-    """The data in pieces: number of the first sample, and the bits of the samples, shape (samples, channels)."""
-    step = max(64, slice_of(pool.workers) // fb.nchan)
-    for at in range(0, fb.nsamp, step):
-        rows = np.ascontiguousarray(fb.block(at, min(step, fb.nsamp - at)).T)
-        yield at, bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False))
+def _each(fb: Filterbank, look: Callable[[int, NDArray[Any]], R], pool: TaskPool, step: int) -> list[R]:
+    """``look(at, rows)`` for slices of the data, which threads share; the results in the order of the slices.
+
+    ``rows`` are the bits of the samples from ``at`` on: ``step`` samples and the first of the next slice, as far as
+    there are any.  A thread reads its slices itself if several threads may read at once.
+    """
+    memory = threading.local()
+
+    def read(at: int) -> NDArray[Any]:
+        count = min(step + 1, fb.nsamp - at)
+        nbytes = count * fb.nchan * fb.dtype.itemsize
+        if len(getattr(memory, "held", ())) < nbytes:
+            memory.held = np.empty(nbytes, np.uint8)
+        return fb.block(at, count, Room(memory.held))
+
+    def part(at: int, block: NDArray[Any] | None = None) -> R:
+        rows = np.ascontiguousarray((read(at) if block is None else block).T)
+        return look(at, bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False)))
+
+    starts = range(0, fb.nsamp - 1, step)
+    if fb.takes_room:
+        return pool.run([partial(part, at) for at in starts])
+    found = []
+    for first in range(0, len(starts), pool.workers):
+        some = starts[first : first + pool.workers]
+        block = fb.block(some[0], min(len(some) * step + 1, fb.nsamp - some[0]))
+        found += pool.run([partial(part, at, block[:, at - some[0] :][:, : step + 1]) for at in some])
+    return found
 
 
 def _count(fb: Filterbank, top: int, pool: TaskPool) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Equal pairs of each channel; equal channels of each pair, except at the largest value; the number of pairs."""
-    equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp, np.int32)
-    before: NDArray[Any] | None = None
-    for at, rows in _pieces(fb, pool):
-        count = partial(_pairs_in, rows, before, rows.dtype.type(top), equal)
-        many[at : at + len(rows)] = sum(pool.run([partial(count, *part) for part in shares(fb.nchan, pool)]))
-        before = rows[-1].copy()
-    return equal, many[1:], fb.nsamp - 1
-
-
-def _pairs_in(
-    rows: NDArray[Any], before: NDArray[Any] | None, top: Any, equal: NDArray[np.int64], low: int, high: int
-) -> NDArray[np.int32]:
-    """Equal channels of each pair, of those from ``low`` to ``high``; equal pairs of each are added to ``equal``."""
     from .cpu_dropouts import equal_pairs
 
-    many = np.zeros(len(rows), np.int32)
-    equal_pairs(rows, rows[0] if before is None else before, before is not None, top, equal, many, low, high)
-    return many
+    many = np.zeros(fb.nsamp - 1, np.int32)
+
+    def look(at: int, rows: NDArray[Any]) -> NDArray[np.int64]:
+        equal = np.zeros(fb.nchan, np.int64)
+        equal_pairs(rows, rows.dtype.type(top), equal, many[at : at + len(rows) - 1])
+        return equal
+
+    return np.sum(_each(fb, look, pool, max(64, SLICE // fb.nchan)), axis=0), many, fb.nsamp - 1
 
 
 def _long_runs(
     fb: Filterbank, top: int, equal: NDArray[np.int64], pairs: int, least: float, pool: TaskPool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Runs that are too long for their channel; and ``-ln Q`` of each channel without these runs."""
+    from .cpu_dropouts import TOP
+
     most = math.ceil(SATURATED / fb.tsamp)
     odd = odds(equal, pairs)
-    runs = np.empty((0, 4), np.int64)
-    need = np.full(fb.nchan, NEVER)
+    runs = listed = np.empty((0, 4), np.int64)
+    need = shortest = np.full(fb.nchan, NEVER)
     for _ in range(ROUNDS):
         wanted = np.ceil(np.minimum(least / odd, 2**60)).astype(np.int64) + 1
         wanted[equal >= pairs] = NEVER
         if (wanted >= need).all():
             break
         need = np.minimum(need, wanted)
-        runs = _runs(fb, top, need, np.maximum(need, most), pool)
+        if (need < shortest).any():  # half of it, so that later rounds need not read the data again
+            shortest = np.maximum(need // 2, 2)
+            listed = _runs(fb, top, shortest, pool)
+        at_top = listed[:, 3] == TOP
+        enough = np.where(at_top, np.maximum(need, most)[listed[:, 0]], need[listed[:, 0]])
+        runs = listed[listed[:, 2] - listed[:, 1] >= enough]
         length = np.bincount(runs[:, 0], runs[:, 2] - runs[:, 1], fb.nchan)
         count = np.bincount(runs[:, 0], minlength=fb.nchan)
         odd = odds(np.maximum(equal - (length - count), 0), np.maximum(pairs - length, 1))
         odd[equal >= pairs] = 1e-12
+    runs[:, 3] = runs[:, 3] > 0
     return runs, odd
 
 
-def _runs(
-    fb: Filterbank, top: int, need: NDArray[np.int64], need_top: NDArray[np.int64], pool: TaskPool
-) -> NDArray[np.int64]:
-    """Runs of at least ``need`` samples, in the order of their ends, then of channels."""
-    found: list[NDArray[np.int64]] = []
+def _runs(fb: Filterbank, top: int, need: NDArray[np.int64], pool: TaskPool) -> NDArray[np.int64]:
+    """Runs of at least ``need`` samples, in the order of their ends, then of channels.
+
+    The columns are channel, first sample, last + 1, and `TOP`, `BOTTOM` or 0 for the value.
+    """
+    from .cpu_dropouts import BOTTOM, TOP, long_runs
+
     bottom = 2 ** (8 * fb.dtype.itemsize - 1) if fb.dtype.kind == "i" else 0 if fb.dtype.kind == "u" else top
-    parts = shares(fb.nchan, pool)
-    values: list[NDArray[Any]] = []
-    begins = [np.zeros(high - low, np.int64) for low, high in parts]
-    for at, rows in _pieces(fb, pool):
-        values = values or [rows[0, low:high].copy() for low, high in parts]
-        look = partial(_runs_in, rows, at, need, need_top, rows.dtype.type(top), rows.dtype.type(bottom))
-        opened = zip(parts, values, begins, strict=True)
-        found += pool.run([partial(look, value, begin, *part) for part, value, begin in opened])
-    value, begin = np.concatenate(values), np.concatenate(begins)
-    length = fb.nsamp - begin
-    last = np.flatnonzero((begin > 0) & (length >= np.where(value == value.dtype.type(top), need_top, need)))
-    at_end = (value == value.dtype.type(top)) | (value == value.dtype.type(bottom))
-    found.append(np.stack([last, begin[last], np.full(len(last), fb.nsamp), at_end[last]], axis=1))
+    shortest = int(need.min())
+
+    def look(at: int, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+        found = np.empty((fb.nchan * (len(rows) // shortest + 1), 4), np.int64)
+        ends, edges = np.zeros((2, fb.nchan), np.int64), rows[[0, -1]]
+        kinds = rows.dtype.type(top), rows.dtype.type(bottom)
+        return found[: long_runs(rows, at, need, shortest - 1, *kinds, found, ends)].copy(), ends, edges
+
+    step = max(64, SLICE // fb.nchan)
+    opened = np.zeros(fb.nchan, np.int64)  # equal pairs of the runs that are open
+    found = []
+
+    def close(at: int, after: NDArray[np.int64], edge: NDArray[Any], some: NDArray[np.bool_]) -> None:
+        """Runs that are open at a sample, and have ``after`` equal pairs after it, end."""
+        c = np.flatnonzero(some & (opened + after + 1 >= need))
+        value = np.where(edge[c] == edge.dtype.type(top), TOP, np.where(edge[c] == edge.dtype.type(bottom), BOTTOM, 0))
+        found.append(np.stack([c, at - opened[c], at + after[c] + 1, value], axis=1))
+
+    for i, (inner, (before, after), edges) in enumerate(_each(fb, look, pool, step)):
+        found.append(inner)
+        at, pairs = i * step, min(step, fb.nsamp - 1 - i * step)
+        ended = before < pairs
+        close(at, before, edges[0], ended)
+        opened = np.where(ended, after, opened + pairs)
+    close(fb.nsamp - 1, np.zeros_like(opened), edges[1], np.ones(fb.nchan, bool))
     runs = np.concatenate(found)
     return runs[np.lexsort((runs[:, 0], runs[:, 2]))]
-
-
-def _runs_in(
-    rows: NDArray[Any], at: int, need: NDArray[np.int64], need_top: NDArray[np.int64], top: Any, bottom: Any,
-    value: NDArray[Any], begin: NDArray[np.int64], low: int, high: int,
-) -> NDArray[np.int64]:  # fmt: skip
-    """The runs of the channels from ``low`` to ``high`` that end in these rows; see `cpu_dropouts.long_runs`."""
-    from .cpu_dropouts import long_runs
-
-    room = np.empty(((high - low) * (len(rows) // max(1, int(need.min())) + 2), 4), np.int64)
-    count = long_runs(rows, at, value, begin, need, need_top, top, bottom, room, low, high)
-    return room[:count].copy()
 
 
 def _shared(
@@ -480,10 +508,11 @@ def _shared(
         change = np.stack([np.bincount(when[a:b] - at, w[a:b], len(some)) for w in weight])
         known, chance = before + np.cumsum(change, axis=1)
         before += change.sum(axis=1, keepdims=True)
-        value = together(np.maximum(some - known - dead, 0), np.maximum(p.sum() - chance, 0), live.sum() - known)
-        which = np.flatnonzero(value >= STRANGE)
+        which, value = strange_pairs(
+            np.maximum(some - known - dead, 0), np.maximum(p.sum() - chance, 0), live.sum() - known
+        )
         strange.append(at + which)
-        surprise.append(value[which])
+        surprise.append(value)
     found = []
     for a, b in intervals(np.concatenate(strange), np.concatenate(surprise), least).tolist():
         if b - a > SLICE // fb.nchan:

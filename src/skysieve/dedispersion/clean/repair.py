@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skysieve.core.tasks import TaskPool
-from skysieve.dedispersion.contract import block_samples
+from skysieve.dedispersion.contract import Room, block_samples
 from skysieve.dedispersion.data.filterbank import ChangedReader, Filterbank, Paths, as_filterbank
 
-from .dropouts import NO_RECTANGLES, Watch, dropped_rectangles, shares, slice_of
+from .dropouts import NO_RECTANGLES, Watch, dropped_rectangles
 from .masks import SLICE, Mask
 from .missing import ENOUGH, Losses
 
@@ -25,8 +29,8 @@ __all__ = ["fill_dropped"]
 
 MOST_VALUES = 1024
 """Integers with at most this many values are drawn from their histogram, others from a normal distribution."""
-KEPT = 2
-"""Blocks whose histograms stay in memory."""
+KEPT = 2**26
+"""Bytes of the levels that stay in memory, about."""
 LEAST_SECONDS, PIECE_SECONDS, NEAR, FAR = 2e-3, 0.016, 8, 24
 """A missing stretch of at least ``LEAST_SECONDS`` gets the level beside it: the median of the means of the nearest
 ``NEAR`` pieces of ``PIECE_SECONDS`` with good samples, among ``FAR`` pieces."""
@@ -35,10 +39,18 @@ SURE = 4.0
 this many standard errors, or if the scatter of its channels is more than 1.5 times that of noise."""
 MOST_EDGES = 1024
 """Stretches whose levels stay in memory."""
-MOST_ROWS = 16
+FEWEST_CHANNELS = 64
+"""Fewest channels whose levels a thread computes."""
+MOST_ROWS = 128
 """Rows in which a thread replaces samples at a time."""
+BETWEEN = 64
+"""Samples between two missing stretches that are treated as one, at most."""
 COARSEST = 15
 """Samples with a lower maximum keep the values of the histogram."""
+
+
+_Piece = tuple["NDArray[Any]", "NDArray[np.bool_]"]
+"""Rows of samples, and which of them are gone, which is empty if none are."""
 
 
 class RepairedReader(ChangedReader):
@@ -68,9 +80,12 @@ class RepairedReader(ChangedReader):
         super().__init__(fb)
         self.lost, self.cells, self.block, self.threads = lost, cells, block, threads
         self.dtype = fb.dtype.newbyteorder("=")
+        self.takes_room = fb.takes_room
+        self._turn, self._reading = Lock(), Lock()
         self._losses = Losses(np.concatenate([lost, full(fb.gaps, fb.nchan)]))
+        self._most = max(64, SLICE // fb.nchan)
         self._good = self._counts()
-        self._levels: dict[int, _Levels] = {}
+        self._levels: dict[int, Future[_Levels]] = {}
         self._edges: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         self._piece = max(4, round(PIECE_SECONDS / fb.tsamp))
         self._rough = self.dtype.kind != "f" and (self.maximum or np.iinfo(self.dtype).max) <= COARSEST
@@ -92,21 +107,45 @@ class RepairedReader(ChangedReader):
             gone[first - start : last - start, low:high] = True
         return gone
 
+    def _stretches(self, start: int, stop: int) -> list[_Stretch]:
+        """Stretches of samples ``start : stop`` that hold all that are missing or masked, one after the other.
+
+        None is longer than ``_most`` samples or in more than one block.
+        """
+        ranges = self._losses.within(start, stop)[:, :2]
+        if self.cells is not None and start < stop:
+            size = self.cells.block
+            numbers = np.arange(start // size, (stop - 1) // size + 1)
+            some = numbers[self.cells.at(numbers).any(axis=0)]
+            masked = np.stack([np.maximum(some * size, start), np.minimum((some + 1) * size, stop)], axis=1)
+            ranges = np.concatenate([ranges, masked])
+        if not len(ranges):
+            return []
+        ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+        latest = np.maximum.accumulate(ranges[:, 1])
+        fresh = np.flatnonzero(np.append(True, ranges[1:, 0] > latest[:-1] + BETWEEN))
+        found = []
+        for at, last in zip(ranges[fresh, 0].tolist(), np.maximum.reduceat(latest, fresh).tolist(), strict=True):
+            while at < last:
+                end = min(last, at + self._most, (at // self.block + 1) * self.block)
+                gone = self._gone(at, end - at)
+                found.append(_Stretch(at, np.zeros((end - at, self.fb.nchan), bool) if gone is None else gone))
+                at = end
+        return found
+
     def _counts(self) -> NDArray[np.int64]:
         """Good samples of each channel, by block."""
         good = np.zeros((-(-self.nsamp // self.block), self.fb.nchan), np.int64)
         for i in range(len(good)):
-            for start, count in self._slices(i, 1):
-                gone = self._gone(start, count)
-                good[i] += count if gone is None else count - gone.sum(axis=0)
+            first, last = self._ends(i)
+            good[i] = last - first
+            for stretch in self._stretches(first, last):
+                good[i] -= stretch.gone.sum(axis=0)
         return good
 
-    def _slices(self, number: int, threads: int) -> Iterator[tuple[int, int]]:
-        """First sample and length of the slices of a block, of bounded size."""
-        step = max(64, slice_of(threads) // self.fb.nchan)
-        stop = min((number + 1) * self.block, self.nsamp)
-        for at in range(number * self.block, stop, step):
-            yield at, min(step, stop - at)
+    def _ends(self, number: int) -> tuple[int, int]:
+        """First sample of a block, and the last + 1."""
+        return number * self.block, min((number + 1) * self.block, self.nsamp)
 
     def _donors(self, number: int) -> NDArray[np.int64]:
         """The block from which each channel takes values; -1 for a channel without good samples."""
@@ -122,104 +161,158 @@ class RepairedReader(ChangedReader):
                 found[(found < 0) & enough[i]] = i
         return found
 
-    def _levels_of(self, number: int, channels: NDArray[np.bool_], pool: TaskPool) -> _Levels:
-        """Levels for the channels of a block in which samples are missing."""
-        if number not in self._levels:
-            made = _Levels(self.fb, channels)
+    def _levels_of(self, numbers: Sequence[int], held: _Held, pool: TaskPool) -> dict[int, _Levels]:
+        """Levels of blocks for the channels in which samples are missing.
+
+        Another thread that needs the same block waits for the first.
+        """
+        with self._turn:
+            mine: dict[int, Future[_Levels]] = {i: Future() for i in numbers if i not in self._levels}
+            self._levels.update(mine)
+            known = {i: self._levels[i] for i in numbers}
+        try:
+            for i, made in self._learned(list(mine), held, pool).items():
+                mine[i].set_result(made)
+        except BaseException as error:
+            for i, one in mine.items():
+                self._levels.pop(i, None)
+                one.set_exception(error)
+            raise
+        found = {i: one.result() for i, one in known.items()}
+        most = max(2, KEPT // max(1, *(one.nbytes for one in found.values())))
+        with self._turn:
+            while len(self._levels) > most:
+                self._levels.pop(next(iter(self._levels)))
+        return found
+
+    def _learned(self, numbers: Sequence[int], held: _Held, pool: TaskPool) -> dict[int, _Levels]:
+        """Levels of blocks, from samples that are held as far as possible."""
+        found: dict[int, _Levels] = {}
+        tasks: list[Callable[[], None]] = []
+        each = -(-pool.workers // max(1, len(numbers)))
+        for number in numbers:
+            first, last = self._ends(number)
+            channels = self._good[number] < last - first
+            made = found[number] = _Levels(self.fb, channels)
             donors = self._donors(number)
             for i in np.unique(donors[channels & (donors >= 0)]).tolist():
-                for start, count in self._slices(i, pool.workers):
-                    rows, gone = self._rows(start, count), self._gone(start, count)
-                    gone = np.zeros(rows.shape, bool) if gone is None else gone
-                    made.learn(rows, gone, channels & (donors == i), pool)
-            made.end()
-            while len(self._levels) >= KEPT:
-                self._levels.pop(next(iter(self._levels)))
-            self._levels[number] = made
-        return self._levels[number]
+                which = np.where(channels & (donors == i), made.which, -1)
+                first, last = self._ends(i)
+                if held.has(first, last):
+                    tasks += made.learn(self._pieces(first, held.get(first, last)), which, each)
+                    continue
+                edges = sorted({first, last, *(edge for edge in (held.start, held.stop) if first < edge < last)})
+                for a, b in pairwise(edges):
+                    for at in range(a, b, step := self._most * pool.workers):
+                        pieces = self._pieces(at, held.get(at, min(b, at + step)))
+                        pool.run(made.learn(pieces, which, pool.workers))
+        pool.run(tasks)
+        pool.run([made.end for made in found.values()])
+        return found
 
-    def _rows(self, start: int, count: int) -> NDArray[Any]:
-        return np.array(self.fb.block(start, count).T, self.dtype, order="C")
+    def _pieces(self, start: int, rows: NDArray[Any]) -> list[_Piece]:
+        """Rows in pieces of at most ``_most``, each with the samples of it that are gone; empty if there are none."""
+        found: list[_Piece] = []
+        nothing, at, stop = np.empty((0, 0), bool), start, start + len(rows)
+        for stretch in [*self._stretches(start, stop), _Stretch(stop, nothing)]:
+            for first in range(at, stretch.start, self._most):
+                found.append((rows[first - start : min(stretch.start, first + self._most) - start], nothing))
+            at = stretch.stop
+            found.append((rows[stretch.start - start : at - start], stretch.gone))
+        return found
 
-    def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan)."""
-        parts = []
-        at, stop = start, start + count
-        with TaskPool(self.threads) as pool:
-            while at < stop:
-                number = at // self.block
-                n = min(stop, (number + 1) * self.block) - at
-                gone = self._gone(at, n)
-                rows = self._rows(at, n)
-                if gone is not None:
-                    length = min(self.block, self.nsamp - number * self.block)
-                    levels = self._levels_of(number, self._good[number] < length, pool)
-                    levels.fill(at, rows, gone, pool)
-                    if not self._rough:
-                        self._level(at, rows, gone, levels)
-                parts.append(rows)
-                at += n
-        return np.concatenate(parts) if parts else np.empty((0, self.fb.nchan), self.dtype)
+    def _rows(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
+        """Samples x channels of the filterbank in memory that belongs to the caller."""
+        if self.takes_room:  # files are read into new memory, or into ``room``
+            return np.ascontiguousarray(self.fb.block(start, count, room).T, self.dtype)
+        with self._reading:
+            return np.array(self.fb.block(start, count).T, self.dtype, order="C")
 
-    def _level(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], levels: _Levels) -> None:
-        """Give missing stretches the level beside them."""
+    def read(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan); in ``room`` if the filterbank can read into it."""
+        rows = self._rows(start, count, room)
+        gone = self._stretches(start, start + count)
+        if gone:
+            with TaskPool(self.threads) as pool:
+                self._repair(_Held(start, rows, self._rows), gone, pool)
+        return rows
+
+    def _repair(self, held: _Held, gone: list[_Stretch], pool: TaskPool) -> None:
+        """Replace the samples that are gone."""
+        levels = self._levels_of(sorted({one.start // self.block for one in gone}), held, pool)
+        tasks: list[Callable[[], None]] = []
+        parts = shares(self.fb.nchan, -(-2 * pool.workers // len(gone)))
+        for one in gone:
+            rows, fill = held.get(one.start, one.stop), levels[one.start // self.block].fill
+            for part in _parts(np.asarray(one.gone.any(axis=1))):
+                given = one.start + part.start, rows[part], one.gone[part]
+                tasks += [partial(fill, *given, *share) for share in parts]
+        pool.run(tasks)
+        if self._rough:
+            return
+        rects = self._losses.rects  # whole, not cut at blocks
+        some = (rects[:, 0] < held.stop) & (rects[:, 1] > held.start)
+        some &= (rects[:, 1] - rects[:, 0]) * self.fb.tsamp >= LEAST_SECONDS
+        rects = rects[some]
+        rects[:, 3] = np.minimum(rects[:, 3], self.fb.nchan)
+        pool.run([partial(self._level, rect, held, gone, levels) for rect in rects.tolist()])
+
+    def _level(self, rect: list[int], held: _Held, gone: list[_Stretch], levels: dict[int, _Levels]) -> None:
+        """Give a missing rectangle the level beside it."""
         from . import cpu_dropouts
 
-        rects = self._losses.rects  # whole, not cut at blocks
-        some = (rects[:, 0] < start + len(rows)) & (rects[:, 1] > start)
-        for rect in rects[some & ((rects[:, 1] - rects[:, 0]) * self.fb.tsamp >= LEAST_SECONDS)].tolist():
-            low, high = rect[2:] = rect[2], min(rect[3], self.fb.nchan)
-            which = levels.which[low:high]
-            before, after = self._beside(rect)
-            mean, sigma = levels.mean[which], levels.sigma[which]
+        first, last, low, high = rect
+        begin = bisect_right(gone, first, key=lambda one: one.stop)
+        for one in gone[begin : bisect_left(gone, last, key=lambda one: one.start)]:
+            made = levels[one.start // self.block]
+            which = made.which[low:high]
+            before, after = self._beside(rect, held)
+            mean, sigma = made.mean[which], made.sigma[which]
             known = (which >= 0) & np.isfinite(before) & np.isfinite(after) & (sigma > 0)
             error = 1.25 * sigma[known] / math.sqrt(NEAR * self._piece)
             if not any(_differs((level - mean)[known] / error) for level in (before, after)):
                 continue
             before, after = (np.where(known, level, mean) for level in (before, after))
-            least, most = float(levels.low), float(levels.high)
-            cpu_dropouts.shift(rows, start, gone, np.array(rect), mean, before, after, least, most, levels.whole)
+            rows, limits = held.get(one.start, one.stop), (float(made.low), float(made.high))
+            cpu_dropouts.shift(rows, one.start, one.gone, np.array(rect), mean, before, after, *limits, made.whole)
 
-    def _beside(self, rect: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _beside(self, rect: Sequence[int], held: _Held) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Levels of the channels of a rectangle before and after it; NaN for those without good samples."""
         key = tuple(rect)
-        if key not in self._edges:
-            first, last, low, high = rect
-            before, after = self._line(first, True, low, high), self._line(last, False, low, high)
-            before, after = (np.where(np.isnan(a), b, a) for a, b in ((before, after), (after, before)))
+        known = self._edges.get(key)
+        if known is not None:
+            return known
+        first, last, low, high = rect
+        before, after = self._line(first, True, low, high, held), self._line(last, False, low, high, held)
+        before, after = (np.where(np.isnan(a), b, a) for a, b in ((before, after), (after, before)))
+        with self._turn:
             while len(self._edges) >= MOST_EDGES:
                 self._edges.pop(next(iter(self._edges)))
             self._edges[key] = before, after
-        return self._edges[key]
+        return before, after
 
-    def _line(self, at: int, back: bool, low: int, high: int, far: int = NEAR) -> NDArray[np.float64]:
+    def _line(self, at: int, back: bool, low: int, high: int, held: _Held, far: int = NEAR) -> NDArray[np.float64]:
         """Level of channels beside a sample, from the pieces nearest to it: before it if ``back``, otherwise after it.
 
         The slope that the channels share is extrapolated to the sample.
         """
+        from . import cpu_dropouts
+
         piece = self._piece
         count = min(far, (at if back else self.nsamp - at) // piece)
         if not count:
             return np.full(high - low, np.nan)
         start = at - count * piece if back else at
-        rows, gone = self._rows(start, count * piece), self._gone(start, count * piece)
+        rows, gone = held.get(start, start + count * piece), self._gone(start, count * piece)
         means = _means(rows[:, low:high], None if gone is None else gone[:, low:high], piece)
-        with np.errstate(invalid="ignore", divide="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # channels without samples are NaN
-            if count == far == NEAR and np.isnan(means).any():
-                return self._line(at, back, low, high, FAR)
-            if back:
-                means = means[::-1]
-            order = np.argsort(np.isnan(means), axis=0, kind="stable")[:NEAR]
-            means = np.take_along_axis(means, order, axis=0)
-            median = np.nanmedian if np.isnan(means).any() else np.median  # `median` is much faster
-            level, half = median(means, axis=0), NEAR // 2
-            scatter = 1.4826 * median(np.abs(means - level), axis=0)
-            slope = (median(means[:half], axis=0) - median(means[half:], axis=0)) / scatter
-            slope = slope[np.isfinite(slope)]
-            shared = float(np.median(slope)) if len(slope) else 0.0
-            if abs(shared) * math.sqrt(len(slope)) < SURE * 1.25**2 / math.sqrt(half / 2):
-                shared = 0.0
+        if count == far == NEAR and np.isnan(means).any():
+            return self._line(at, back, low, high, held, FAR)
+        level, scatter, slope = np.empty((3, high - low))
+        cpu_dropouts.nearest_levels(np.ascontiguousarray(means[:: -1 if back else 1]), NEAR, level, scatter, slope)
+        slope = slope[np.isfinite(slope)]
+        shared = float(np.median(slope)) if len(slope) else 0.0
+        if abs(shared) * math.sqrt(len(slope)) < SURE * 1.25**2 / math.sqrt(NEAR // 2 / 2):
+            shared = 0.0
         return np.asarray(level + shared * scatter)
 
 
@@ -255,19 +348,32 @@ class _Levels:
         self.counts = np.zeros((count, values), np.int32) if self.whole and values <= MOST_VALUES else None
         self.sums = np.zeros(count, np.int64), *(np.zeros(count) for _ in range(3))
         self.mean, self.sigma = np.zeros(count), np.zeros(count)
+        self._turn = Lock()
 
-    def learn(
-        self, rows: NDArray[Any], gone: NDArray[np.bool_], channels: NDArray[np.bool_], pool: TaskPool
-    ) -> None:  # fmt: skip
-        """Add the good samples of some channels."""
+    def learn(self, pieces: list[_Piece], which: NDArray[np.int64], most: int) -> list[Callable[[], None]]:
+        """Tasks, at most ``most``, that add the good samples of channels; ``which`` is their number here, or -1."""
+        if self.counts is None:  # sums of floats, which depend on the order
+            return [partial(self._sum, pieces, which, *part) for part in shares(len(which), most)]
+        rows = sum(len(piece[0]) for piece in pieces)
+        each = max(-(-len(pieces) // most), -(-len(pieces) * 4 * self.counts.shape[1] // max(1, rows)))
+        return [partial(self._count, pieces[at : at + each], which) for at in range(0, len(pieces), each)]
+
+    def _sum(self, pieces: list[_Piece], which: NDArray[np.int64], low: int, high: int) -> None:
         from . import cpu_dropouts
 
-        which = np.where(channels, self.which, -1)
-        if self.counts is None:
-            learn = partial(cpu_dropouts.scatters, rows, gone, which, *self.sums)
-        else:
-            learn = partial(cpu_dropouts.histograms, rows, gone, which, self.low, self.counts)
-        pool.run([partial(learn, *part) for part in shares(rows.shape[1], pool)])
+        for rows, gone in pieces:
+            cpu_dropouts.scatters(rows, gone, which, *self.sums, low, high)
+
+    def _count(self, pieces: list[_Piece], which: NDArray[np.int64]) -> None:
+        from . import cpu_dropouts
+
+        assert self.counts is not None
+        counts, some = np.zeros_like(self.counts), np.flatnonzero(which >= 0)
+        place = which[some] * counts.shape[1]
+        for rows, gone in pieces:
+            cpu_dropouts.histograms(rows, gone, some, place, self.low, counts)
+        with self._turn:
+            self.counts += counts
 
     def end(self) -> None:
         """Finish: all samples have been added."""
@@ -283,19 +389,56 @@ class _Levels:
         self.mean[:] = origin + mean
         self.sigma[:] = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean * mean, 0))
 
-    def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], pool: TaskPool) -> None:
-        """Replace the samples that are gone."""
+    def fill(self, start: int, rows: NDArray[Any], gone: NDArray[np.bool_], low: int, high: int) -> None:
+        """Replace the samples of the channels ``low:high`` that are gone."""
         from . import cpu_dropouts
 
-        def draw(part: slice) -> None:
-            given = rows[part], start + part.start, gone[part], self.which
-            if self.counts is None:
-                limits = float(self.low), float(self.high)
-                cpu_dropouts.draw_noise(*given, self.mean, self.sigma, *limits, self.whole)
-            else:
-                cpu_dropouts.draw(*given, self.counts, self.low)
+        given = rows, start, gone, self.which
+        if self.counts is None:
+            limits = float(self.low), float(self.high)
+            cpu_dropouts.draw_noise(*given, self.mean, self.sigma, *limits, self.whole, low, high)
+        else:
+            cpu_dropouts.draw(*given, self.counts, self.low, low, high)
 
-        pool.run([partial(draw, part) for part in _parts(np.asarray(gone.any(axis=1)))])
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        held = [self.mean, self.sigma, *self.sums] if self.counts is None else [self.counts]
+        return sum(a.nbytes for a in held)
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Samples from ``start`` on, of which ``gone`` tells which are missing or masked."""
+
+    start: int
+    gone: NDArray[np.bool_]
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.gone)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Rows of samples from ``start`` on, which are in memory; ``read(start, count)`` reads others."""
+
+    start: int
+    rows: NDArray[Any]
+    read: Callable[[int, int], NDArray[Any]]
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.rows)
+
+    def has(self, first: int, last: int) -> bool:
+        return self.start <= first and last <= self.stop
+
+    def get(self, first: int, last: int) -> NDArray[Any]:
+        """Samples ``first : last``."""
+        if self.has(first, last):
+            return self.rows[first - self.start : last - self.start]
+        return self.read(first, last - first)
 
 
 def _parts(some: NDArray[np.bool_]) -> list[slice]:
@@ -306,6 +449,16 @@ def _parts(some: NDArray[np.bool_]) -> list[slice]:
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], some, [False]]))).reshape(-1, 2).tolist()
     return [slice(at, min(b, at + MOST_ROWS)) for a, b in edges for at in range(a, b, MOST_ROWS)]
+
+
+def shares(nchan: int, most: int) -> list[tuple[int, int]]:
+    """Ranges of channels, first and last + 1: at most ``most``, of at least `FEWEST_CHANNELS` if there are so many.
+
+    >>> shares(300, 2), shares(40, 4)
+    ([(0, 150), (150, 300)], [(0, 40)])
+    """
+    count = max(1, min(most, nchan // FEWEST_CHANNELS))
+    return list(pairwise((np.arange(count + 1) * nchan // count).tolist()))
 
 
 def full(ranges: NDArray[np.int64], nchan: int) -> NDArray[np.int64]:
