@@ -437,7 +437,8 @@ def search(
                         text = str(w.message)
                         if note is not None and kind_of_note(text) not in noted:
                             noted.add(kind_of_note(text))
-                            note(text if stop - start == total else f"{text} (counted among the first {done + stop:,} objects)")
+                            counted = f" (counted among the first {done + stop:,} objects)"
+                            note(text if stop - start == total else text + counted)
                     if detail is not None:
                         about = (
                             plan.describe(t, y, dy, offsets=offsets)
