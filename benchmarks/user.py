@@ -387,6 +387,30 @@ class Bench:
             source.unlink()
             yield
 
+    def night(self) -> Iterator[None]:
+        """Single pulses of many files: the command for their folder, beside a warm search of each in turn."""
+        from skysieve.dedispersion import search
+
+        seconds, channels, dms, files = (60, 1024, 1000, 256) if self.gpu else (10, 256, 200, 16)
+        files = 8 if self.quick else files
+        for pulses, period in (("a pulse each second", 1.0), ("one pulse", seconds - 1.0)):
+            source, night, out = (self.folder / f"night-{period:g}{end}" for end in (".fil", "", ".csv"))
+            self.fake(source, seconds, channels, period=period)
+            night.mkdir()
+            for k in range(files):
+                (night / f"{k:03d}.fil").symlink_to(source)
+            grid = f"--dm-min 0 --dm-step {500 / dms} --num-dms {dms} -o {out} --overwrite".split()
+            grid += ["--device", self.device]
+            options: dict[str, Any] = {"dms": np.arange(dms) * (500 / dms), "device": self.device}
+            tools: dict[str, Callable[[], object]] = {
+                "command": lambda n=night, g=grid: self.run_command(["dedisp", "search", str(n), *g]),
+                "search of each": lambda f=source, o=options: [search(f, **o) for _ in range(files)],
+            }
+            self.row("dedisp search, a folder", tools, 2, size=pulses, files=files, channels=channels,
+                     seconds_of_data=seconds, tsamp=256e-6, trials=dms)  # fmt: skip
+            source.unlink()
+            yield
+
     # ------------------------------------------------------------------ gravitational waves
     def fstat(self) -> Iterator[None]:
         """One map of a day, and one of 121 days on a GPU."""
@@ -501,8 +525,8 @@ def resident_bytes() -> int:
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "fstat", "first", "scale",
-         "gpus")  # fmt: skip
+CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "night", "fstat", "first",
+         "scale", "gpus")  # fmt: skip
 
 
 def _case(row: dict[str, Any]) -> str:
