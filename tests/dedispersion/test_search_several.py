@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,7 @@ def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
         monkeypatch.setattr(at_once, name, value)
     monkeypatch.setattr(at_once, "_fit", lambda device: 1)
     said: list[str] = []
-    work = functools.partial(search, tmp_path)
+    work = functools.partial(search, tmp_path, os.getpid())
     helpers = at_once.Helpers(work, ["cpu"], 2, said.append)
     try:
         found = [result() for result in at_once.results_of(work, list(range(12)), ["cpu", "cpu"], helpers)]
@@ -146,6 +147,95 @@ def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
     assert said == ["1 process more search the files that are left"]
 
 
+class Unable:
+    """Two processes that cannot search any file."""
+
+    most = 2
+
+    def __init__(self, answer=lambda number: None):
+        self.ready, self.answer = 0, answer
+
+    def consider(self, left, add):
+        while self.ready < self.most:
+            self.ready += 1
+            add(self.answer)
+
+
+def test_files_of_processes_that_end_wait_for_the_devices_here():
+    """More searches at a time could exhaust the memory of the GPU."""
+    lock, running, most = threading.Lock(), [], []
+
+    def work(number, device):
+        with lock:
+            running.append(device)
+            most.append(len(running))
+            assert len(set(running)) == len(running)
+        time.sleep(0.002)
+        with lock:
+            running.remove(device)
+        return number
+
+    results = at_once.results_of(work, list(range(40)), ["a", "b"], Unable())
+    assert [result() for result in results] == list(range(40))
+    assert max(most) <= 2
+
+
+def test_a_file_of_a_process_that_ends_after_an_interrupt_is_not_searched(monkeypatch):
+    """SIGTERM for all processes of a job ends them at once."""
+    begun, released, given, again = threading.Event(), threading.Event(), set(), []
+
+    class Pool(at_once.ThreadPoolExecutor):
+        def shutdown(self, *args, **options):
+            released.set()
+            super().shutdown(*args, **options)
+
+    def there(number):
+        given.add(number)
+        begun.set()
+        released.wait(60)
+
+    def work(number, device):
+        if number in given:
+            again.append(number)
+        return number
+
+    monkeypatch.setattr(at_once, "ThreadPoolExecutor", Pool)
+    results = at_once.results_of(work, list(range(20)), ["a", "b"], Unable(there))
+    assert [next(results)() for _ in range(3)] == [0, 1, 2]
+    assert begun.wait(60)
+    results.close()
+    assert given
+    assert not again
+
+
+PROGRAM = """
+import functools, os, pathlib
+from skysieve.dedispersion.command import at_once
+from tests.dedispersion.work_of_helpers import search
+
+print("program")
+at_once.AHEAD, at_once.WARM, at_once.WORTH_SECONDS, at_once.HOST_BYTES, at_once._fit = 4, 0, 0, 1, lambda device: 1
+work = functools.partial(search, pathlib.Path({folder!r}), os.getpid())
+helpers = at_once.Helpers(work, ["cpu"], 1)
+found = [result() for result in at_once.results_of(work, list(range(12)), ["cpu", "cpu"], helpers)]
+helpers.close()
+print(helpers.ready, sorted(where for _, where in found)[-1])
+"""
+
+
+@pytest.mark.slow
+def test_a_process_does_not_run_the_program_again(tmp_path):
+    """The program comes from standard input, and has no line ``if __name__ == "__main__"``."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-"], input=PROGRAM.format(folder=str(tmp_path)), capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
+        check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == "program\n1 there on cpu\n"
+
+
 def test_processes_are_started_for_long_runs_only(monkeypatch):
     """For half of the cores, at most three for each GPU, and none where a GPU searches one file at a time."""
     monkeypatch.setattr(at_once, "usable_cores", lambda: 32)
@@ -154,6 +244,7 @@ def test_processes_are_started_for_long_runs_only(monkeypatch):
     assert {devices: at_once.most_helpers(devices) for devices in wanted} == wanted
     monkeypatch.setattr(at_once, "usable_cores", lambda: 8)
     assert at_once.most_helpers([zero, one, zero, one]) == 1
+    assert at_once.most_helpers([zero, one, zero, one], threads=4) == 0
     started: list[str] = []
     monkeypatch.setattr(at_once, "_fit", lambda device: started.append(device) or 0)
     now = iter(range(1000))
@@ -181,7 +272,10 @@ def test_another_process_can_search_the_files_of_a_command(night, tmp_path, monk
     monkeypatch.setattr(several, "Helpers", Recorder)
     options = "--ignore", "3:4", "--threshold", 7, "--clean", "none", "--max-width", 0.05
     run("search", night / "b[0-1].fil", *DMS, *options, "-o", tmp_path / "n.csv")
+    prepared: list[tuple[bool, ...]] = []
+    monkeypatch.setattr(several, "Messages", lambda *given: prepared.append(given))
     work = pickle.loads(made[0])
+    assert prepared == [(False, False, False)]  # with --verbose it logs, too
     found, not_drawn = work(1, "cpu")
     assert not_drawn is None
     assert found.threshold == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -11,14 +10,14 @@ from pathlib import Path
 _searched: list[int] = []
 
 
-def search(folder: Path, number: int, device: str) -> tuple[int, str]:
-    """Return the number, and whether another process than pytest's searched it.
+def search(folder: Path, first: int, number: int, device: str) -> tuple[int, str]:
+    """Return the number, and whether another process than pytest's, which is ``first``, searched it.
 
     The other process cannot search its second number, and is killed at its third.  Until then, pytest's process
     searches only the numbers 0 and 1, and those that the other process began.
     """
     begun = folder / f"begun-{number}"
-    if multiprocessing.parent_process() is None:
+    if os.getpid() == first:
         until = time.monotonic() + 30
         while number >= 2 and not begun.exists() and not (folder / "killed").exists() and time.monotonic() < until:
             time.sleep(0.01)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import logging
-import multiprocessing
-import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -24,7 +24,6 @@ from skysieve.core.memory import available_host_memory
 from skysieve.core.tasks import usable_cores
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
 R = TypeVar("R")
@@ -76,12 +75,16 @@ def devices_for(device: str, files: Sequence[Path], limited: bool = False) -> li
     return (together * used)[: len(files)]
 
 
-def most_helpers(devices: Sequence[str]) -> int:
-    """The largest number of `Helpers` for some devices: 0 on CPUs, and if each GPU searches one file at a time."""
+def most_helpers(devices: Sequence[str], threads: int | None = None) -> int:
+    """The largest number of `Helpers` for some devices: 0 on CPUs, and if each GPU searches one file at a time.
+
+    The processes use no more cores than ``threads``, if it is given.
+    """
     gpus = set(devices) if devices[0].startswith("cuda") else set()
-    if len(devices) == len(gpus) or multiprocessing.current_process().daemon:  # which may not start processes
+    if len(devices) == len(gpus):
         return 0
-    return max(0, min(usable_cores() // CORES_EACH - 1, HELPERS_EACH * len(gpus)))
+    cores = usable_cores() if threads is None else min(threads, usable_cores())
+    return max(0, min(cores // CORES_EACH - 1, HELPERS_EACH * len(gpus)))
 
 
 def results_of(
@@ -90,29 +93,38 @@ def results_of(
     """Yield, for each number, a function that returns its result or raises its error.
 
     ``work(number, device)`` runs in the caller's thread if ``devices`` has one entry, otherwise in a thread for each
-    entry, and in the processes of ``helpers``; each takes the next number when it is idle.
+    entry, and in the processes of ``helpers``; each takes the next number when it is idle.  It does not return None.
     """
     if len(devices) == 1:
         for number in numbers:
             yield partial(work, number, devices[0])
         return
-    idle: SimpleQueue[Callable[[int], R]] = SimpleQueue()
+    free: SimpleQueue[str] = SimpleQueue()
+    idle: SimpleQueue[Callable[[int], R | None]] = SimpleQueue()
+    ended = threading.Event()
 
-    def here(device: str) -> Callable[[int], R]:
-        return lambda number: work(number, device)
+    def here(number: int) -> R:
+        device = free.get()
+        try:
+            if ended.is_set():
+                raise CancelledError
+            return work(number, device)
+        finally:
+            free.put(device)
 
     for device in devices:
-        idle.put(here(device))
-    ended = threading.Event()
+        free.put(device)
+        idle.put(here)
 
     def run(number: int) -> R:
         search = idle.get()
         try:
             if ended.is_set():
                 raise CancelledError
-            return search(number)
+            found = search(number)
         finally:
             idle.put(search)
+        return here(number) if found is None else found
 
     coming: deque[Future[R]] = deque()
     left = len(numbers)
@@ -169,10 +181,11 @@ class Helpers(Generic[R]):
         """Number of processes that search files."""
         return sum(helper.ready for helper in self._started)
 
-    def consider(self, left: int, add: Callable[[Callable[[int], R]], None]) -> None:
+    def consider(self, left: int, add: Callable[[Callable[[int], R | None]], None]) -> None:
         """Start the processes if the ``left`` files are worth it; it is called after each result.
 
-        ``add`` gets a function for each process that is ready, which searches a file there.
+        ``add`` gets a function for each process that is ready, which searches a file there.  It returns None if the
+        process cannot search the file, or has ended.
         """
         if self._started or not self.most:
             return
@@ -188,7 +201,7 @@ class Helpers(Generic[R]):
             self._detail(f"{counted(count, 'process', 'processes')} more search the files that are left")
         for number in range(count):
             try:
-                helper = _Helper(self._work, self._devices[(number + 1) % len(self._devices)])
+                helper = _Helper[R](self._devices[(number + 1) % len(self._devices)])
             except OSError as error:
                 self._detail(f"no further process: {one_line(error)}")
                 self.most = number
@@ -196,18 +209,18 @@ class Helpers(Generic[R]):
             self._started.append(helper)
             threading.Thread(target=self._wait, args=(helper, add), name="skysieve-helper", daemon=True).start()
 
-    def _wait(self, helper: _Helper[R], add: Callable[[Callable[[int], R]], None]) -> None:
-        if helper.begins():
+    def _wait(self, helper: _Helper[R], add: Callable[[Callable[[int], R | None]], None]) -> None:
+        if helper.begins(self._work):
             add(helper.search)
         elif not helper.ending:
             self._detail(f"a process for {helper.device} ended before it began")
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, which have no work."""
         for helper in self._started:
             helper.end()
         for helper in self._started:
-            helper.close()
+            helper.process.wait()
 
 
 def _fit(device: str) -> int:
@@ -221,74 +234,62 @@ def _fit(device: str) -> int:
 
 
 class _Helper(Generic[R]):
-    """A process that searches files on a device."""
+    """A process that searches files on a device.
 
-    def __init__(self, work: Callable[[int, str], R], device: str) -> None:
-        self.device, self.ready, self.ending, self._here = device, False, False, work
-        spawning = multiprocessing.get_context("spawn")
-        self._connection, other = spawning.Pipe()
-        self._process = spawning.Process(target=_serve, args=(other, work, device), name="skysieve-file", daemon=True)
-        with _without_interrupts():
-            self._process.start()
-        other.close()
+    It does not import the program that started this process, as `multiprocessing` would, and Ctrl-C at the terminal
+    does not reach it.  If this process is killed, it ends after its file.
+    """
 
-    def begins(self) -> bool:
-        """Wait until the process is ready; return False if it has ended."""
+    def __init__(self, device: str) -> None:
+        self.device, self.ready, self.ending = device, False, False
+        self._connection, other = Pipe()
+        with other:
+            begin = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({other.fileno()})"
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", begin], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno()], start_new_session=True,
+            )  # fmt: skip
+
+    def begins(self, work: Callable[[int, str], R]) -> bool:
+        """Wait until the process is ready to do ``work``; return False if it has ended."""
         with suppress(EOFError, OSError):
+            self._connection.send((work, self.device))
             self.ready = self._connection.recv()
         return self.ready
 
-    def search(self, number: int) -> R:
-        """Search a file: there, or here if that fails or if the process has ended."""
-        try:
+    def search(self, number: int) -> R | None:
+        """Search a file there; return None if that fails, or if the process has ended."""
+        with suppress(EOFError, OSError):
             self._connection.send(number)
             found: R | None = self._connection.recv()
-        except (EOFError, OSError):
-            found = None
-        return self._here(number, self.device) if found is None else found
+            return found
+        return None
 
     def end(self) -> None:
-        """Let the process end, which has no work."""
+        """Let the process end."""
         self.ending = True
-        self._process.terminate()
-
-    def close(self) -> None:
-        """Wait until the process has ended."""
-        self._process.join()
-        self._connection.close()
+        self.process.terminate()
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C for a process that starts in the context: this process ends it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # the first process would start it, and end the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _serve(connection: Connection, work: Callable[[int, str], Any], device: str) -> None:
+def serve(descriptor: int) -> None:
     """Search the files whose numbers come from a connection, until it is closed.
 
-    The answer to a number is the result, or None if the file cannot be searched here.
+    The first message is the function that searches a file, and the device.  The answer to a number is the result, or
+    None if the file cannot be searched here.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    started = begin(device, "skysieve.dedispersion.cuda.engine")
-    importlib.import_module("skysieve.dedispersion.single_pulse.search")
-    if started is not None:
-        started.join()
-    with connection, suppress(EOFError, OSError):  # the other process has ended
+    # the first process has ended, or there is no memory for a result
+    with Connection(descriptor) as connection, suppress(EOFError, OSError, MemoryError):
+        work, device = connection.recv()
+        started = begin(device, "skysieve.dedispersion.cuda.engine")
+        importlib.import_module("skysieve.dedispersion.single_pulse.search")
+        if started is not None:
+            started.join()
         connection.send(True)
         while True:
             number = connection.recv()
+            found: Any = None
             try:
                 found = work(number, device)
             except (*FILE_ERRORS, RuntimeError) as error:
                 logger.info("file %d is searched again by the first process: %s", number, one_line(error))
-                found = None
             connection.send(found)

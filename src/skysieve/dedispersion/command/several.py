@@ -205,7 +205,8 @@ def search_each(
         if devices[0].startswith("cuda"):
             messages.detail(f"{len(devices)} files at a time are searched on {', '.join(dict.fromkeys(devices))}")
         work = _Work(files, names, search, outputs, alone=len(devices) == 1)
-        helpers = Helpers(work, list(dict.fromkeys(devices)), most_helpers(devices), messages.detail)
+        most = most_helpers(devices, search.computation.threads)
+        helpers = Helpers(work, list(dict.fromkeys(devices)), most, messages.detail)
         stack.callback(helpers.close)
         results = stack.enter_context(closing(results_of(work, list(left), devices, helpers)))
         for (number, part), result in zip(left.items(), results, strict=True):
@@ -233,6 +234,12 @@ class _Work:
     search: FileSearch
     outputs: Outputs
     alone: bool
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Continue in another process, which logs as this one does."""
+        self.__dict__.update(state)
+        messages = self.search.messages
+        Messages(messages.quiet, messages.verbose, messages.progress)
 
     def __call__(self, number: int, device: str) -> tuple[Candidates, Exception | None]:
         not_drawn = None
