@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -25,10 +28,11 @@ from skysieve.dedispersion import (
     write_fil,
     zero_dm,
 )
-from skysieve.dedispersion.clean import dropouts
+from skysieve.dedispersion.clean import dropouts, repair
 from skysieve.dedispersion.clean.cuda import resident
 from skysieve.dedispersion.clean.dropouts import Watch
-from skysieve.dedispersion.clean.repair import repaired
+from skysieve.dedispersion.clean.masks import Cleaned
+from skysieve.dedispersion.clean.repair import RepairedReader, repaired
 from skysieve.dedispersion.contract import Resident, Room
 
 TSAMP, NCHAN, NSAMP, TOP, STEP = 1e-3, 128, 16000, 1500.0, -2.4
@@ -461,3 +465,100 @@ def test_several_threads_read_repaired_files_into_memory_of_the_caller(kind, tmp
         starts = [*range(0, NSAMP, 3000), *range(15000, -1, -2500)]
         with ThreadPoolExecutor(3) as pool:
             assert all(pool.map(read, starts))
+
+
+def peak(work):
+    """Largest number of bytes that were allocated at a time in a call."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_memory_of_a_search_for_dropped_data_does_not_grow_with_its_slices(tmp_path, monkeypatch):
+    """Results of slices are used as they come."""
+    nchan, step = 512, 64
+    monkeypatch.setattr(dropouts, "SLICE", nchan * step)
+    rng, used = np.random.default_rng(0), []
+    for nsamp in (4_000, 20_000):
+        x = rng.integers(0, 256, (nchan, nsamp), np.uint8)
+        write_fil(tmp_path / f"{nsamp}.fil", Filterbank.from_array(x, fch1=TOP, foff=-1.0, tsamp=TSAMP))
+        with Filterbank.open(tmp_path / f"{nsamp}.fil") as fb, TaskPool(2) as pool:
+            assert not len(dropouts.dropped_rectangles(fb, pool))  # compiles
+            used.append(peak(lambda fb=fb, pool=pool: dropouts.dropped_rectangles(fb, pool)))
+    assert used[1] - used[0] < 8 * nchan * 16_000 // step  # numbers of equal pairs, by channel, of all further slices
+
+
+def test_the_memory_of_a_reader_of_repaired_data_does_not_grow_with_its_block(monkeypatch):
+    """Where half of a block is missing, the good samples are counted in slices."""
+    monkeypatch.setattr(repair, "SLICE", 64 * NCHAN)
+    fb = bank(np.ones((NCHAN, NSAMP), np.uint8))
+    lost = np.array([[1000, 9000, 0, NCHAN]])
+    assert peak(lambda: repaired(fb, lost, None, NSAMP, 1)) < NCHAN * 8000 // 4
+
+
+def test_few_threads_find_levels_at_a_time_if_there_are_many_channels(monkeypatch):
+    """Each reads all channels beside a stretch."""
+    x, bits = noise("8", 5)
+    lost = np.array([[at, at + 60, 0, NCHAN] for at in range(500, NSAMP, 1300)])
+    expected = repaired(bank(x, nbits=bits), lost, None, 2048, 1).read()
+    find, lock, running, most = RepairedReader._beside, threading.Lock(), [0], []
+
+    def beside(self, rect, held):
+        with lock:
+            running[0] += 1
+            most.append(running[0])
+        time.sleep(0.002)
+        found = find(self, rect, held)
+        with lock:
+            running[0] -= 1
+        return found
+
+    monkeypatch.setattr(RepairedReader, "_beside", beside)
+    monkeypatch.setattr(repair, "KEPT", 1)
+    assert (repaired(bank(x, nbits=bits), lost, None, 2048, 4).read() == expected).all()
+    assert len(most) >= len(lost)
+    assert max(most) == 1
+
+
+def test_a_read_that_is_interrupted_leaves_the_reader_usable(monkeypatch):
+    """Also if the interrupt comes when the levels of the first of several blocks are known already."""
+    x, bits = noise("8", 5)
+    lost = np.array([[at, at + 60, 0, NCHAN] for at in range(500, NSAMP, 1300)])
+    filled = repaired(bank(x, nbits=bits), lost, None, 2048, 1)
+    expected, learn = filled.read(), RepairedReader._learned
+
+    class Interrupted(dict):
+        def items(self):
+            yield next(iter(super().items()))
+            raise KeyboardInterrupt
+
+    filled = repaired(bank(x, nbits=bits), lost, None, 2048, 1)
+    monkeypatch.setattr(RepairedReader, "_learned", lambda *given: Interrupted(learn(*given)))
+    with pytest.raises(KeyboardInterrupt):
+        filled.read()
+    monkeypatch.undo()
+    assert (filled.read() == expected).all()
+
+
+def test_threads_that_replace_values_that_are_not_finite_get_the_means_of_their_block(monkeypatch):
+    """The means of a block are kept; another thread may replace them at any time."""
+    x = np.stack([np.repeat([1.0, 5.0], 100)] * 2).astype(np.float32)
+    x[:, ::10] = np.nan
+    data = Cleaned(bank(x), None, 100)
+
+    class Last(Cleaned):
+        """Another thread stores other means after each of this one."""
+
+        @property
+        def _last(self):
+            return vars(self).get("last")
+
+        @_last.setter
+        def _last(self, value):
+            vars(self)["last"] = value and (1 - value[0], 6 - value[1])
+
+    assert [data._mean(number).tolist() for number in (0, 1)] == [[1, 1], [5, 5]]
+    assert [Last(bank(x), None, 100)._mean(number).tolist() for number in (0, 1)] == [[1, 1], [5, 5]]

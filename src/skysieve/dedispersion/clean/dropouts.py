@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +40,8 @@ SATURATED = 0.1
 """Seconds for which samples at the top of their range must last to be dropped data: a bright pulse saturates, too."""
 SLICE = 2**21
 """Samples x channels that are examined at a time."""
+HELD = 16
+"""Slices of each thread whose results are held at a time."""
 SPLIT = 2**23
 """Number of bytes from which on several threads share a piece."""
 ROUNDS = 3
@@ -375,7 +377,7 @@ def top_value(dtype: np.dtype[Any], maximum: int) -> int:
     return 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
 
 
-def _each(fb: Filterbank, look: Callable[[int, NDArray[Any]], R], pool: TaskPool, step: int) -> list[R]:
+def _each(fb: Filterbank, look: Callable[[int, NDArray[Any]], R], pool: TaskPool, step: int) -> Iterator[R]:
     """``look(at, rows)`` for slices of the data, which threads share; the results in the order of the slices.
 
     ``rows`` are the bits of the samples from ``at`` on: ``step`` samples and the first of the next slice, as far as
@@ -395,28 +397,30 @@ def _each(fb: Filterbank, look: Callable[[int, NDArray[Any]], R], pool: TaskPool
         return look(at, bits_of(rows.astype(rows.dtype.newbyteorder("="), copy=False)))
 
     starts = range(0, fb.nsamp - 1, step)
-    if fb.takes_room:
-        return pool.run([partial(part, at) for at in starts])
-    found = []
-    for first in range(0, len(starts), pool.workers):
-        some = starts[first : first + pool.workers]
+    each = pool.workers * (HELD if fb.takes_room else 1)
+    for first in range(0, len(starts), each):
+        some = starts[first : first + each]
+        if fb.takes_room:
+            yield from pool.run([partial(part, at) for at in some])
+            continue
         block = fb.block(some[0], min(len(some) * step + 1, fb.nsamp - some[0]))
-        found += pool.run([partial(part, at, block[:, at - some[0] :][:, : step + 1]) for at in some])
-    return found
+        yield from pool.run([partial(part, at, block[:, at - some[0] :][:, : step + 1]) for at in some])
 
 
 def _count(fb: Filterbank, top: int, pool: TaskPool) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Equal pairs of each channel; equal channels of each pair, except at the largest value; the number of pairs."""
     from .cpu_dropouts import equal_pairs
 
-    many = np.zeros(fb.nsamp - 1, np.int32)
+    equal, many = np.zeros(fb.nchan, np.int64), np.zeros(fb.nsamp - 1, np.int32)
 
     def look(at: int, rows: NDArray[Any]) -> NDArray[np.int64]:
-        equal = np.zeros(fb.nchan, np.int64)
-        equal_pairs(rows, rows.dtype.type(top), equal, many[at : at + len(rows) - 1])
-        return equal
+        some = np.zeros(fb.nchan, np.int64)
+        equal_pairs(rows, rows.dtype.type(top), some, many[at : at + len(rows) - 1])
+        return some
 
-    return np.sum(_each(fb, look, pool, max(64, SLICE // fb.nchan)), axis=0), many, fb.nsamp - 1
+    for some in _each(fb, look, pool, max(64, SLICE // fb.nchan)):
+        equal += some
+    return equal, many, fb.nsamp - 1
 
 
 def _long_runs(

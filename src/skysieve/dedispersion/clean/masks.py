@@ -196,11 +196,12 @@ class Cleaned:
 
     def _mean(self, number: int) -> NDArray[np.float32]:
         """Means of the finite values of each channel in a block."""
-        if self._last is None or self._last[0] != number:
+        last = self._last  # another thread may replace it
+        if last is None or last[0] != number:
             start = number * self.block
             total, live = finite_sums(self.fb, start, min(self.block, self.nsamp - start))
-            self._last = number, (total / np.maximum(live, 1)).astype(np.float32)
-        return self._last[1]
+            self._last = last = number, (total / np.maximum(live, 1)).astype(np.float32)
+        return last[1]
 
     def resident(self, start: int, count: int) -> Iterator[tuple[Resident, NDArray[np.int64]]] | None:
         """As `Filterbank.resident`; None also if values are not finite, since they are replaced on the host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ __all__ = ["fill_dropped"]
 MOST_VALUES = 1024
 """Integers with at most this many values are drawn from their histogram, others from a normal distribution."""
 KEPT = 2**26
-"""Bytes of the levels that stay in memory, about."""
+"""Bytes of the levels that stay in memory, about; also of the samples from which threads find levels."""
 LEAST_SECONDS, PIECE_SECONDS, NEAR, FAR = 2e-3, 0.016, 8, 24
 """A missing stretch of at least ``LEAST_SECONDS`` gets the level beside it: the median of the means of the nearest
 ``NEAR`` pieces of ``PIECE_SECONDS`` with good samples, among ``FAR`` pieces."""
@@ -107,7 +107,7 @@ class RepairedReader(ChangedReader):
             gone[first - start : last - start, low:high] = True
         return gone
 
-    def _stretches(self, start: int, stop: int) -> list[_Stretch]:
+    def _stretches(self, start: int, stop: int) -> Iterator[_Stretch]:
         """Stretches of samples ``start : stop`` that hold all that are missing or masked, one after the other.
 
         None is longer than ``_most`` samples or in more than one block.
@@ -120,18 +120,16 @@ class RepairedReader(ChangedReader):
             masked = np.stack([np.maximum(some * size, start), np.minimum((some + 1) * size, stop)], axis=1)
             ranges = np.concatenate([ranges, masked])
         if not len(ranges):
-            return []
+            return
         ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
         latest = np.maximum.accumulate(ranges[:, 1])
         fresh = np.flatnonzero(np.append(True, ranges[1:, 0] > latest[:-1] + BETWEEN))
-        found = []
         for at, last in zip(ranges[fresh, 0].tolist(), np.maximum.reduceat(latest, fresh).tolist(), strict=True):
             while at < last:
                 end = min(last, at + self._most, (at // self.block + 1) * self.block)
                 gone = self._gone(at, end - at)
-                found.append(_Stretch(at, np.zeros((end - at, self.fb.nchan), bool) if gone is None else gone))
+                yield _Stretch(at, np.zeros((end - at, self.fb.nchan), bool) if gone is None else gone)
                 at = end
-        return found
 
     def _counts(self) -> NDArray[np.int64]:
         """Good samples of each channel, by block."""
@@ -176,7 +174,8 @@ class RepairedReader(ChangedReader):
         except BaseException as error:
             for i, one in mine.items():
                 self._levels.pop(i, None)
-                one.set_exception(error)
+                if not one.done():  # an interrupt can come between two results
+                    one.set_exception(error)
             raise
         found = {i: one.result() for i, one in known.items()}
         most = max(2, KEPT // max(1, *(one.nbytes for one in found.values())))
@@ -231,7 +230,7 @@ class RepairedReader(ChangedReader):
     def read(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
         """Samples ``start : start + count``, shape (count, nchan); in ``room`` if the filterbank can read into it."""
         rows = self._rows(start, count, room)
-        gone = self._stretches(start, start + count)
+        gone = list(self._stretches(start, start + count))
         if gone:
             with TaskPool(self.threads) as pool:
                 self._repair(_Held(start, rows, self._rows), gone, pool)
@@ -255,7 +254,13 @@ class RepairedReader(ChangedReader):
         some &= (rects[:, 1] - rects[:, 0]) * self.fb.tsamp >= LEAST_SECONDS
         rects = rects[some]
         rects[:, 3] = np.minimum(rects[:, 3], self.fb.nchan)
-        pool.run([partial(self._level, rect, held, gone, levels) for rect in rects.tolist()])
+        most = max(1, KEPT // (NEAR * self._piece * self.fb.nchan * self.dtype.itemsize))
+
+        def level(some: NDArray[np.int64]) -> None:
+            for rect in some.tolist():
+                self._level(rect, held, gone, levels)
+
+        pool.run([partial(level, rects[at::most]) for at in range(min(most, len(rects)))])
 
     def _level(self, rect: list[int], held: _Held, gone: list[_Stretch], levels: dict[int, _Levels]) -> None:
         """Give a missing rectangle the level beside it."""
