@@ -25,6 +25,7 @@ from tests.dedispersion.work_of_helpers import search
 
 from skysieve.core.command import FAILED_SOME
 from skysieve.core.device import Device
+from skysieve.core.errors import DeviceUnavailable
 from skysieve.dedispersion import DMPlan, fake
 from skysieve.dedispersion.command import at_once, several
 from skysieve.dedispersion.single_pulse import cutouts
@@ -145,6 +146,17 @@ def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
     assert [number for number, _ in found] == list(range(12))
     assert sorted(where for _, where in found) == ["here"] * 11 + ["there on cpu"]
     assert said == ["1 process more search the files that are left"]
+
+
+def test_a_process_without_its_device_searches_nothing(monkeypatch):
+    """As where a GPU serves one process only."""
+    assert at_once._usable("cpu")
+
+    def refused(device):
+        raise DeviceUnavailable(f"{device} is busy")
+
+    monkeypatch.setattr(at_once, "resolve", refused)
+    assert not at_once._usable("cuda:0")
 
 
 class Unable:

@@ -284,8 +284,9 @@ def serve(descriptor: int) -> None:
         importlib.import_module("skysieve.dedispersion.single_pulse.search")
         if started is not None:
             started.join()
-        connection.send(True)
-        while True:
+        usable = _usable(device)
+        connection.send(usable)
+        while usable:
             number = connection.recv()
             found: Any = None
             try:
@@ -293,3 +294,12 @@ def serve(descriptor: int) -> None:
             except (*FILE_ERRORS, RuntimeError) as error:
                 logger.info("file %d is searched again by the first process: %s", number, one_line(error))
             connection.send(found)
+
+
+def _usable(device: str) -> bool:
+    """Whether this process can use a device; a GPU may refuse a context to more than one process."""
+    try:
+        return resolve(device)[0].free_memory > 0
+    except (ValueError, RuntimeError) as error:
+        logger.info("no files are searched by a further process on %s: %s", device, one_line(error))
+        return False
