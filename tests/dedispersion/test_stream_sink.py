@@ -439,10 +439,10 @@ def test_candidates_do_not_wait_for_their_samples(fb, tmp_path):
         sink.add(one)
     wait_for(lambda: sink.counts["written"] == 2)
     for number in (1, 2, 3, 4):
-        sink.add_samples(CandidateSamples(number, 1000, raw))
+        sink.add(CandidateSamples(number, 1000, raw))
     for one in numbered[2:]:
         sink.add(one)
-    sink.add_samples(CandidateSamples(5, 1000, None))
+    sink.add(CandidateSamples(5, 1000, None))
     sink.close()
     assert sink.counts["pictures"] == 2
     assert sorted(p.name[:5] for p in tmp_path.glob("pulses/*.fil")) == ["60000", "60002"]

@@ -35,6 +35,19 @@ class Rows(VectorBuilder):
         value = self.load(self.pointer, index)
         return value if wanted is None or wanted == self.vector else self.builder.zext(value, wanted)
 
+    def get_unless(self, fresh: Any, first: Any, index: Any) -> Any:
+        """Return the vector `first` where `fresh` is true, otherwise the vector at element `index`."""
+        with self.builder.if_else(fresh) as (new, more):
+            with new:
+                new_block = self.builder.block
+            with more:
+                old = self.get(index)
+                old_block = self.builder.block
+        chosen = self.builder.phi(self.vector)
+        chosen.add_incoming(first, new_block)
+        chosen.add_incoming(old, old_block)
+        return chosen
+
     def put(self, value: Any, index: Any) -> None:
         """Store a vector at element `index`."""
         self.store(value, self.pointer, index)
@@ -100,16 +113,7 @@ def _accumulate(count: int):
                 i = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
                 here = builder.add(args[1], i)
                 terms = [rows.get(builder.add(k, i), out.vector) for k in at]
-                with builder.if_else(args[6]) as (fresh, more):
-                    with fresh:
-                        new_block = builder.block
-                    with more:
-                        old = out.get(here)
-                        old_block = builder.block
-                start = builder.phi(out.vector)
-                start.add_incoming(zero, new_block)
-                start.add_incoming(old, old_block)
-                total: Any = start
+                total = out.get_unless(args[6], zero, here)
                 for term in terms:
                     total = builder.fadd(total, term) if real else builder.add(total, term)
                 out.put(total, here)
@@ -142,15 +146,7 @@ def widen_rows(typingctx, dst, d, src, s, vectors, weight, start, fresh):
             here = builder.add(args[1], i)
             value = rows.get(builder.add(args[3], i), out.vector)
             value = builder.fmul(value, factor) if real else builder.mul(value, factor)
-            with builder.if_else(args[7]) as (first, more):
-                with first:
-                    new_block = builder.block
-                with more:
-                    old = out.get(here)
-                    old_block = builder.block
-            base = builder.phi(out.vector)
-            base.add_incoming(origin, new_block)
-            base.add_incoming(old, old_block)
+            base = out.get_unless(args[7], origin, here)
             out.put(builder.fadd(base, value) if real else builder.add(base, value), here)
         return context.get_dummy_value()
 

@@ -263,10 +263,10 @@ def _added(fb: Filterbank, placed: list[Placed], known: Levels, analog: bool) ->
     return Filterbank([PulseReader(whole_reader(fb), added, analog=analog)]), np.array(rows, TRUTHS)
 
 
-def truth_table(truths: NDArray[Any], dm_constant: float = DM_CONSTANT) -> Table:
+def truth_table(truths: NDArray[Any]) -> Table:
     """The table of truths with units."""
     from astropy.table import Table
 
     table = Table(truths, units=UNITS)
-    table.meta["dm_constant"] = dm_constant
+    table.meta["dm_constant"] = DM_CONSTANT
     return table

@@ -227,8 +227,8 @@ def _cutout(
 
 
 def write_cutouts(
-    data: Filterbank | Paths, found: Candidates, folder: str | os.PathLike[str], *, most: int = 20, hdf5: bool = True,
-    plots: bool = True, mask: Mask | None = None, memory: str | float | None = None,
+    data: Filterbank | Paths, found: Candidates, folder: str | os.PathLike[str], *, most: int = 20, plots: bool = True,
+    mask: Mask | None = None, memory: str | float | None = None,
 ) -> list[Path]:  # fmt: skip
     """Write cut-outs of the loudest candidates to a folder, as ``.h5`` and ``.png``; return the paths of the files."""
     target = Path(folder)
@@ -242,9 +242,8 @@ def write_cutouts(
                 fb, dm=float(found.dm[i]), time=min(max(top, 0.0), fb.duration), width=float(found.width[i]),
                 snr=float(found.snr[i]), dm_constant=found.dm_constant, mask=mask, memory=memory,
             )  # fmt: skip
-            if hdf5:
-                paths.append(target / f"{one.name}.h5")
-                one.write(paths[-1])
+            paths.append(target / f"{one.name}.h5")
+            one.write(paths[-1])
             if plots:
                 paths.append(target / f"{one.name}.png")
                 save_figure(one.plot(), paths[-1], dpi=110)

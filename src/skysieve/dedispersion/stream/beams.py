@@ -47,6 +47,8 @@ QUIET = 10.0
 """Seconds of data after a report of equal samples in which there is no further report."""
 MOST_PENDING = 64
 """Most cut-outs that may wait for their samples."""
+HISTORY_BYTES = 2**27
+"""Bytes of samples to keep for cut-outs."""
 NUMBERS = itertools.count(1)
 
 
@@ -93,8 +95,7 @@ class Segment:
                 ignore=options.search.get("ignore", ()), dm_constant=constant, **options.inject,
             )  # fmt: skip
         self.ring = Ring(
-            geometry, window=options.window, seconds=options.ring, longest_gap=options.longest_gap,
-            policy=options.policy, expected=options.expected,
+            geometry, window=options.window, seconds=options.ring, policy=options.policy, expected=options.expected,
         )  # fmt: skip
         self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes
@@ -120,7 +121,7 @@ class Segment:
         if self.search is None:
             o = self.observation
             size = np.dtype(self.dtype).itemsize * o.nchan
-            history = int(self.options.history / size) if self.options.cutouts else 0
+            history = HISTORY_BYTES // size if self.options.cutouts else 0
             on_gpu = self.channeliser is not None and uses_gpus(self.device)
             given = {**self.options.search, "device": self.device}
             search = StreamSearch(
@@ -158,10 +159,6 @@ class Segment:
             loan, self._ahead = self._ahead, None
             return loan
         return self.ring.lend(self.gulp, 0)
-
-    def drop(self, loan: Loan) -> None:
-        """Give packets back without using them."""
-        self.ring.give_back(loan)
 
     def step(self, loan: Loan) -> list[Candidate]:
         """Search a gulp and return the candidates that have become final.
@@ -374,7 +371,7 @@ class Segment:
         half = SIDE * max(1, int(columns["width"] / o.tsamp) // 2)
         twice = np.array([max(2 * columns["dm"], 1.0)])
         shift = int(sample_delays(o.freqs[-1:], twice, o.tsamp, o.top, self._constant)[0, 0])
-        most = int(self.options.history / (np.dtype(self.dtype).itemsize * o.nchan)) // 2
+        most = HISTORY_BYTES // (np.dtype(self.dtype).itemsize * o.nchan) // 2
         centre = round(top / o.tsamp)
         return centre - half, min(centre + half + shift, centre + most)
 

@@ -152,13 +152,13 @@ class Pipeline:
             gulp = segment.take()
             if gulp is not None:
                 if segment.refused:
-                    segment.drop(gulp)
+                    segment.ring.give_back(gulp)
                 else:
                     try:
                         self._prepare(segment)
                     except REFUSED as error:  # the other beams continue
                         self.intake.refuse(beam, segment, error)
-                        segment.drop(gulp)
+                        segment.ring.give_back(gulp)
                     else:
                         self._emit(self._without_lost_gpus(segment, partial(segment.step, gulp)))
                         self._send_samples(segment)
@@ -241,7 +241,7 @@ class Pipeline:
     def _send_samples(self, segment: Segment) -> None:
         """Pass the samples around candidates to the sink."""
         for samples in segment.samples_around():
-            self.sink.add_samples(samples)
+            self.sink.add(samples)
 
     def _send_injections(self, segment: Segment, last: bool = False) -> None:
         """Pass injected pulses that are searched to the sink."""

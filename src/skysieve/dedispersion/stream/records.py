@@ -43,8 +43,6 @@ class Options:
         Policy for packets when a ring is full, see `POLICIES`.
     growing : bool
         Whether rings may grow while a search is set up, so that no packets of senders that cannot wait are lost.
-    longest_gap : float
-        Packets more than this many seconds ahead of the latest one are not accepted.
     channelise : dict
         Keyword arguments of `Channeliser`.
     search : dict
@@ -53,8 +51,6 @@ class Options:
         Keyword arguments of `LiveInjector`: ``every``, ``grid`` and ``seed``; None to inject nothing.
     expected : int
         Number of samples that will come from a source that can wait, such as a file; otherwise 0.
-    history : float
-        Bytes of samples to keep for cut-outs.
     cutouts : bool
         Whether to cut out the samples around candidates.
     source, telescope : str
@@ -70,12 +66,10 @@ class Options:
     gulp: float = 0.125
     policy: Policy = "drop"
     growing: bool = False
-    longest_gap: float = 60.0
     channelise: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     inject: dict[str, Any] | None = None
     expected: int = 0
-    history: float = 2.0**27
     cutouts: bool = True
     source: str = ""
     telescope: str = ""
@@ -84,7 +78,7 @@ class Options:
 
     def __post_init__(self) -> None:
         one_of("policy", self.policy, POLICIES)
-        for name in ("ring", "gulp", "longest_gap"):
+        for name in ("ring", "gulp"):
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name}={value!r}: expected seconds, above 0")

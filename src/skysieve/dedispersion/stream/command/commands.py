@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -745,15 +745,10 @@ def stop_on_signals(pipeline: Pipeline, seconds: float) -> Iterator[None]:
         pipeline.stop()
 
     before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    timer = threading.Timer(seconds, pipeline.stop) if math.isfinite(seconds) else None
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
     try:
-        yield
+        with if_longer(seconds, pipeline.stop) if math.isfinite(seconds) else nullcontext():
+            yield
     finally:
-        if timer is not None:
-            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

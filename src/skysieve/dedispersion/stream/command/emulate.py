@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -157,7 +156,6 @@ def emulate(
     seconds: float = math.inf,
     seed: int = 0,
     gap: tuple[float, float] | None = None,
-    cancel: threading.Event | None = None,
 ) -> Sent:
     """Send a file as UDP packets.
 
@@ -183,8 +181,6 @@ def emulate(
         Seed of the faults.
     gap : (float, float), optional
         Seconds of data to leave out.
-    cancel : threading.Event, optional
-        Stop when it is set.
 
     Returns
     -------
@@ -227,7 +223,7 @@ def emulate(
             begun, at = due, 0
             while at < len(queue):
                 now = time.perf_counter() - clock
-                if now > seconds or (cancel is not None and cancel.is_set()):
+                if now > seconds:
                     break
                 if not math.isinf(rate):
                     when = (begun + int(order[at])) / per_second
@@ -242,6 +238,6 @@ def emulate(
                 break
         if not math.isinf(rate):
             left = due / per_second - (time.perf_counter() - clock)
-            time.sleep(max(0.0, min(left, 1.0)) if not (cancel is not None and cancel.is_set()) else 0.0)
+            time.sleep(max(0.0, min(left, 1.0)))
         took, used = time.perf_counter() - clock, time.thread_time() - cpu
     return Sent(sent, lost, moved, doubled, sent * g.packet_bytes, took, used, refused, source.nsamp % g.nsamp)

@@ -304,11 +304,10 @@ class DadaRings:
     """Makes the two rings of a key, as ``dada_db`` does, and removes them at the end."""
 
     def __init__(
-        self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, header: int = HEADER,
-        layout: type[AnySync] = NewSync,
-    ) -> None:  # fmt: skip
+        self, key: int, *, nbufs: int = 8, bufsz: int = 2**20, readers: int = 1, layout: type[AnySync] = NewSync
+    ) -> None:
         self.key, name = key, f"PSRDADA ring {key:x}"
-        self.headers = IpcRing.create(key + 1, name, TRANSFERS, header, readers, layout)
+        self.headers = IpcRing.create(key + 1, name, TRANSFERS, HEADER, readers, layout)
         try:
             self.data = IpcRing.create(key, name, nbufs, bufsz, readers, layout)
         except (RingError, ValueError):

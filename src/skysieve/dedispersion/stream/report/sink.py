@@ -114,13 +114,9 @@ class Sink:
         self._sender = EndingThread(self._send_triggers, "triggers")
 
     # ------------------------------------------------------------------ input
-    def add(self, candidate: Candidate) -> None:
-        """Take a candidate; its samples are dropped if too many bytes wait."""
-        self._put(candidate)
-
-    def add_samples(self, samples: CandidateSamples) -> None:
-        """Take the samples around a candidate that was, or will be, added."""
-        self._put(samples)
+    def add(self, one: Candidate | CandidateSamples) -> None:
+        """Take a candidate, or the samples around one; samples are dropped if too many bytes wait."""
+        self._inbox.put(one if self._reserve(one.raw) else replace(one, raw=None))
 
     def add_gap(self, gap: Gap) -> None:
         """Take the gap between the previous run and this one."""
@@ -129,9 +125,6 @@ class Sink:
     def add_injection(self, injection: Injection) -> None:
         """Take an injected pulse that is searched."""
         self._inbox.put(injection)
-
-    def _put(self, one: Candidate | CandidateSamples) -> None:
-        self._inbox.put(one if self._reserve(one.raw) else replace(one, raw=None))
 
     def _reserve(self, raw: Any) -> bool:
         """Reserve memory for samples; return whether there was enough."""

@@ -13,6 +13,8 @@ from skysieve.dedispersion.stream.records import Candidate
 
 HOLD = 2.0
 """Most seconds of wall time that a candidate waits for the other beams."""
+LINK = 0.01
+"""Windows overlap if they are at most this many seconds apart at the top of the band."""
 
 
 class Coincidence:
@@ -23,14 +25,12 @@ class Coincidence:
     fraction : float
         A candidate is flagged if at least two beams, and more than this fraction of the beams that have searched its
         time, have an overlapping candidate.
-    link : float
-        Windows overlap if they are at most this many seconds apart at the top of the band.
     """
 
-    def __init__(self, fraction: float = 0.5, link: float = 0.01) -> None:
+    def __init__(self, fraction: float) -> None:
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction={fraction!r}: expected a fraction of the beams, above 0 and at most 1")
-        self.fraction, self.link = fraction, link
+        self.fraction = fraction
         self._held: list[tuple[float, Candidate, float]] = []
         self._missed: dict[int, set[int]] = {}
 
@@ -78,7 +78,7 @@ class Coincidence:
         for i in np.flatnonzero(goes):
             near = {int(beam[i])}
             if not alone:
-                joined = np.abs(moment - moment[i]) <= (width + width[i]) / 2 + self.link
+                joined = np.abs(moment - moment[i]) <= (width + width[i]) / 2 + LINK
                 near |= set(beam[joined].tolist()) | self._missed.pop(id(held[i]), set())
                 for other in np.flatnonzero(joined & ~goes):  # count these beams for the candidates that still wait
                     self._missed.setdefault(id(held[other]), set()).add(int(beam[i]))
