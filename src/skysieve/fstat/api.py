@@ -281,17 +281,13 @@ class TransientPlan(Plan):
         engine, found = self._open_engine(), as_list(atoms)
         check_grid(grid)
         on_device = self.device.kind == "cuda" and any(a.on_device for a in found)
-        bins, grid, job = self._prepare(found, grid, map_on_host=self._holds_map and not on_device)
+        map_on_host = (self.spec.keep_map or self.spec.lal) and not on_device
+        bins, grid, job = self._prepare(found, grid, map_on_host)
         if on_device:
             job = _on_gpu(job, self.device)  # then the map stays on the GPU too
         with current(self.device), reporting(progress, "transient F-statistic") as report:
             output = engine.execute(job, progress=report)
         return self._result(bins, grid, job, output)
-
-    @property
-    def _holds_map(self) -> bool:
-        """Whether a whole map is allocated."""
-        return self.spec.keep_map or self.spec.lal
 
     def _prepare(self, atoms: AtomsLike, grid: Grid | None, map_on_host: bool = False) -> tuple[Bins, Grid, MapJob]:
         found = as_list(atoms)
@@ -302,7 +298,7 @@ class TransientPlan(Plan):
             grid = Grid.full(found) if self.grid is None else self.grid
         host = self._memory if self.device.kind == "cpu" else None  # on a GPU, the budget limits device memory
         if map_on_host:
-            refuse_map(grid, self.spec.dtype, self.spec.lal, host)
+            refuse_map(grid.shape, grid.cells * self.spec.dtype.itemsize, self.spec.lal, host)
         job = make_job([bins], grid, self.window, self.spec.dtype, self._schedule(bins, grid, host))
         if self.strict:
             refuse_short(bins, grid, self.window, job.schedule)

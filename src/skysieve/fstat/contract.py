@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -238,8 +238,8 @@ class Output:
     column_log: NDArray[np.float64] | None
     n_fallback: NDArray[np.int64]
     F: Any = None
-    line_max: NDArray[np.float64] | None = field(default=None)
-    line_index: NDArray[np.int64] | None = field(default=None)
+    line_max: NDArray[np.float64] | None = None
+    line_index: NDArray[np.int64] | None = None
 
     @classmethod
     def allocate(cls, n_templates: int, shape: tuple[int, int], spec: Spec) -> Output:
@@ -443,33 +443,24 @@ class TilePart:
     column_log: NDArray[np.float64]
 
 
-@dataclass
-class TileParts:
-    """The results of all tiles of one template."""
-
-    n_rows: int
-    n_columns: int
-    parts: list[TilePart] = field(default_factory=list)
-
-    def write_to(self, output: Output, i: int) -> None:
-        """Combine the tiles and write the results of template `i`."""
-        if not self.parts:
+def write_tiles(parts: Sequence[TilePart], n: int, output: Output, i: int) -> None:
+    """Combine all tiles of the map of template `i`, which has ``n`` columns, and write its results."""
+    if not parts:
+        return
+    best = max(parts, key=lambda p: (p.max_F, -(p.row * n + p.column)))
+    output.max_F[i], output.index[i] = best.max_F, best.row * n + best.column
+    output.n_fallback[i] = sum(p.n_fallback for p in parts)
+    output.log_sum[i] = np.logaddexp.reduce([p.log_sum for p in parts])
+    if output.row_log is not None and output.column_log is not None:
+        first = parts[0].rows
+        if len(parts) > 1 and all(p.rows is first for p in parts):
+            output.row_log[i, first] = log_sums(np.stack([p.row_log for p in parts]))
+            for p in parts:
+                output.column_log[i, p.columns] = p.column_log
             return
-        n = self.n_columns
-        best = max(self.parts, key=lambda p: (p.max_F, -(p.row * n + p.column)))
-        output.max_F[i], output.index[i] = best.max_F, best.row * n + best.column
-        output.n_fallback[i] = sum(p.n_fallback for p in self.parts)
-        output.log_sum[i] = np.logaddexp.reduce([p.log_sum for p in self.parts])
-        if output.row_log is not None and output.column_log is not None:
-            first = self.parts[0].rows
-            if len(self.parts) > 1 and all(p.rows is first for p in self.parts):
-                output.row_log[i, first] = log_sums(np.stack([p.row_log for p in self.parts]))
-                for p in self.parts:
-                    output.column_log[i, p.columns] = p.column_log
-                return
-            for p in self.parts:
-                add_log(output.row_log[i], p.rows, p.row_log)
-                add_log(output.column_log[i], p.columns, p.column_log)
+        for p in parts:
+            add_log(output.row_log[i], p.rows, p.row_log)
+            add_log(output.column_log[i], p.columns, p.column_log)
 
 
 def log_sums(logs: NDArray[np.float64]) -> NDArray[np.float64]:

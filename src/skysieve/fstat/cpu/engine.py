@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.device import resolve
-from skysieve.core.errors import MemoryBudgetError
 from skysieve.core.machine import rates
-from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.tasks import TaskPool
 from skysieve.fstat import precision, timing
 from skysieve.fstat.contract import (
@@ -20,11 +18,12 @@ from skysieve.fstat.contract import (
     Output,
     Spec,
     TilePart,
-    TileParts,
     blank,
     description,
     live_rows,
+    write_tiles,
 )
+from skysieve.fstat.inputs.checks import refuse_map
 from skysieve.fstat.inputs.grid import Schedule
 from skysieve.fstat.inputs.window_kinds import Algorithm
 
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 FEW_CELLS = 500_000
 """Below this number of cells and steps, rectangular and exponential maps use one thread: they take half a millisecond,
 which is also the time in which another thread wakes up."""
-SMALL_MAP = 2**26
-"""Below this size of maps, in bytes, skip the query of free memory: it takes longer than a small map."""
 
 
 class Engine:
@@ -142,7 +139,7 @@ class Engine:
 
     def execute(self, job: MapJob, progress: Any = None) -> Output:
         """See `contract.Engine.execute`."""
-        self._check_memory(job)
+        refuse_map(job.schedule.shape, self.map_bytes(job), self.spec.lal, self.memory)
         output = Output.allocate(job.n_templates, job.schedule.shape, self.spec)
         if self.spec.sums == "usual" and not self.spec.lal:
             levels = precision.levels_of(job, self.spec)
@@ -196,23 +193,11 @@ class Engine:
         tasks: list[Callable[[], list[Any]]] = [*maps, *lines]
         found = run(tasks) if run else [task() for task in tasks]
         columns = job.schedule.shape[1]
-        whole = TileParts(*job.schedule.shape, [part for parts in found[: len(maps)] for part in parts])
-        whole.write_to(output, i)
+        write_tiles([part for parts in found[: len(maps)] for part in parts], columns, output, i)
         best: list[Best] = [one for some in found[len(maps) :] for one in some]
         top = best_of(best, columns)
         if top is not None and output.line_max is not None and output.line_index is not None:
             output.line_max[i], output.line_index[i] = top[0], top[1] * columns + top[2]
-
-    def _check_memory(self, job: MapJob) -> None:
-        """Raise `MemoryBudgetError` if the maps do not fit the budget."""
-        need = self.map_bytes(job)
-        if self.memory is None and need <= SMALL_MAP:
-            return
-        budget = parse_budget(self.memory, available_host_memory(), default=0.8)
-        if need > budget:
-            rows, columns = job.schedule.shape
-            hint = "compat='lalpulsar' needs the map" if self.spec.lal else "keep_map=False avoids it"
-            raise MemoryBudgetError(f"the map of {rows} x {columns} cells ({hint})", need, budget)
 
     # ------------------------------------------------------------------ one template
     def _tasks(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from skysieve.core.errors import MemoryBudgetError
@@ -18,10 +16,9 @@ SMALL_MAP = 2**26
 """Below this size of a map, in bytes, skip the query of free memory: it takes longer than a small map."""
 
 
-def refuse_map(grid: Grid, dtype: np.dtype[Any], lal: bool, memory: str | float | None) -> None:
-    """Raise `MemoryBudgetError` if a map does not fit into the host's memory, before anything is allocated."""
-    rows, columns = grid.shape
-    need = rows * columns * dtype.itemsize
+def refuse_map(shape: tuple[int, int], need: int, lal: bool, memory: str | float | None) -> None:
+    """Raise `MemoryBudgetError` if maps of ``need`` bytes do not fit into the host's memory, before allocating them."""
+    rows, columns = shape
     if memory is None and need <= SMALL_MAP:
         return
     budget = parse_budget(memory, available_host_memory(), default=0.8)

@@ -269,10 +269,6 @@ def _text(value: Any) -> str:
     return plain.decode() if isinstance(plain, bytes) else str(plain)
 
 
-def _read_npz(path: PathLike) -> list[Atoms]:
-    return _unpack(path, npz_arrays(path))
-
-
 def _write_npz(path: Path, atoms: Sequence[Atoms]) -> None:
     with open(path, "wb") as file:
         np.savez(file, **_pack(atoms))
@@ -323,7 +319,7 @@ class AtomsFormat:
 
 
 FORMATS = {
-    "npz": AtomsFormat((".npz",), _write_npz, _read_npz),
+    "npz": AtomsFormat((".npz",), _write_npz, lambda path: _unpack(path, npz_arrays(path))),
     "hdf5": AtomsFormat((".h5", ".hdf5", ".hdf"), _write_hdf5, _read_hdf5),
     "text": AtomsFormat((".dat", ".txt"), _write_text),
 }

@@ -21,7 +21,7 @@ from skysieve.core.memory import available_host_memory, parse_budget
 from skysieve.core.plan import Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
-from skysieve.fstat.api import make_engine
+from skysieve.fstat.api import check_grid, make_engine
 from skysieve.fstat.contract import Dtype, Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms, finite, positive
 from skysieve.fstat.inputs.files import PathLike
@@ -226,8 +226,7 @@ class SearchPlan(Plan):
         threads: int | None = None,
     ) -> None:
         named = _windows(windows, efold)
-        if grid is not None and not isinstance(grid, Grid):
-            raise TypeError(f"grid is a {type(grid).__name__}, expected a Grid")
+        check_grid(grid)
         if bsgl is not None and not isinstance(bsgl, BSGL):
             raise TypeError(f"bsgl is a {type(bsgl).__name__}, expected a BSGL")
         ranked = one_of("statistic", statistic or ("log10BSGL" if bsgl else "max2F"), STATISTICS)
@@ -454,12 +453,8 @@ class Run:
 
     def _choose(self, chunk: Chunk) -> int:
         """The worker of the GPU that holds the chunk, or else the worker with the fewest chunks."""
-        if chunk.parts[0].on_device:
-            index = int(chunk.parts[0].Fa.device.id)
-            for i, worker in enumerate(self.workers):
-                if worker.device.kind == "cuda" and worker.device.index == index:
-                    return i
-        return int(np.argmin(self.pending))
+        owners = (i for i, worker in enumerate(self.workers) if worker.owns(chunk.parts[0]))
+        return next(owners, int(np.argmin(self.pending)))
 
     def _enter(self, waiting: deque[tuple[Future[ChunkReport], int]]) -> Iterator[None]:
         """Wait for the oldest chunk and enter its report."""

@@ -130,7 +130,7 @@ class SearchWorker:
 
     def run(self, chunk: Chunk) -> ChunkReport:
         """Search one chunk."""
-        parts = tuple(_on_host(p) if p.on_device and not self._owns(p) else p for p in chunk.parts)
+        parts = tuple(_on_host(p) if p.on_device and not self.owns(p) else p for p in chunk.parts)
         with current(self.device):
             return self._run(replace(chunk, parts=parts))
 
@@ -142,9 +142,9 @@ class SearchWorker:
                 self._engine(name, False, lines).describe(self._job(name, binned)[1]) for name in self.options.windows
             ]
 
-    def _owns(self, p: AtomsBatch) -> bool:
-        """Whether a batch is in the memory of this GPU."""
-        return self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
+    def owns(self, p: AtomsBatch) -> bool:
+        """Whether a batch is in the memory of this worker's GPU."""
+        return p.on_device and self.device.kind == "cuda" and int(p.Fa.device.id) == self.device.index
 
     def _lines(self, parts: tuple[AtomsBatch, ...]) -> Lines | None:
         bsgl = self.options.bsgl

@@ -225,7 +225,9 @@ class ECP(Grid):
 
     def __init__(self, nlat: int, nlon: int, poles: bool = False, phi0: float = 0.0) -> None:
         self.nlat, self.nlon = whole("nlat", nlat, 3 if poles else 1), whole("nlon", nlon, 1)
-        self.poles, self.phi0 = bool(poles), _finite(phi0, "phi0")
+        if not math.isfinite(phi0):
+            raise ValueError(f"phi0={phi0!r}: expected a finite number")
+        self.poles, self.phi0 = bool(poles), float(phi0)
 
     def table(self, quadrature: Quadrature = "ring") -> RingTable:
         """See `Grid.table`: areas of cells, or with "ring" the weights of Fejer, or of Clenshaw and Curtis."""
@@ -326,12 +328,6 @@ def _uniform(theta: NDArray[np.float64], nlon: int, phi0: float, band: NDArray[n
     rings = len(theta)
     n = np.full(rings, nlon, np.int64)
     return RingTable(theta, n, np.full(rings, phi0), np.arange(rings) * np.int64(nlon), 2 * math.pi * band / nlon)
-
-
-def _finite(value: Any, name: str) -> float:
-    if not math.isfinite(value):
-        raise ValueError(f"{name}={value!r}: expected a finite number")
-    return float(value)
 
 
 GRIDS: dict[str, type[Grid]] = {
