@@ -304,7 +304,7 @@ class Messages:
     def detail(self, text: str) -> None:
         """Print a line if the command is verbose."""
         if self.verbose:
-            typer.echo(text, err=True)
+            self.say(text)
 
     def wrote(self, path: str | os.PathLike[str], what: str = "") -> None:
         """Say which file was written, and `what` is in it (such as ``"12 candidates"``)."""

@@ -1,15 +1,28 @@
-"""Base class of the plans of all domains: closing, and copies that are rebuilt from the arguments."""
+"""Base classes of objects that are closed, and of the plans of all domains, which are copied by their arguments."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Plan"]
+__all__ = ["Closing", "Plan"]
 
 
-class Plan(ABC):
+class Closing(ABC):
+    """Base of context managers that are closed at their end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the object holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Plan(Closing):
     """Base of the plans: work that is set up once and executed often.
 
     A plan is a context manager.  Copies (`copy.copy`, `copy.deepcopy`, `pickle`) are new plans, made from the arguments
@@ -28,14 +41,6 @@ class Plan(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free threads and device memory; the plan cannot be used any more."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         args, options = self._arguments

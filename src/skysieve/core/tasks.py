@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from .checks import thread_count
+from .plan import Closing
 from .progress import Progress, Reporter
 
 __all__ = ["Ahead", "TaskPool", "in_parallel", "job_share", "part_of_a_job", "usable_cores"]
@@ -52,7 +53,7 @@ def job_share() -> float:
     return _share.get()
 
 
-class TaskPool:
+class TaskPool(Closing):
     """Threads that live for several jobs, so that the plans and buffers that tasks store per thread can be used again.
 
     Parameters
@@ -70,12 +71,6 @@ class TaskPool:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = thread_count(workers) or usable_cores()
         self._executor = ThreadPoolExecutor(self.workers, "skysieve") if self.workers > 1 else None
-
-    def __enter__(self) -> TaskPool:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Wait for running tasks, and end the threads."""
@@ -150,7 +145,7 @@ class TaskPool:
             wait(running)
 
 
-class Ahead(Generic[T]):
+class Ahead(Closing, Generic[T]):
     """An iterator whose items are made in a thread while the caller works on earlier ones.
 
     Parameters
@@ -176,12 +171,6 @@ class Ahead(Generic[T]):
 
     def _ask(self) -> None:
         self._waiting.append(self._pool.submit(next, self._items, _END))
-
-    def __enter__(self) -> Ahead[T]:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[T]:
         return self

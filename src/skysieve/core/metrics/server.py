@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Literal, Protocol
 
+from skysieve.core.plan import Closing
+
 __all__ = ["Metric", "PageServer", "exposition", "format_address", "metrics_page", "parse_address"]
 
 SECONDS = 10.0
@@ -116,7 +118,7 @@ def metrics_page(
     return lambda: (200, METRICS_TYPE, exposition(read(), metrics, prefix))
 
 
-class PageServer:
+class PageServer(Closing):
     """Serves pages over HTTP.
 
     A connection is closed after ten seconds.  If more than 32 are open, the oldest are closed, so that clients that
@@ -175,12 +177,6 @@ class PageServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
-
-    def __enter__(self) -> PageServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class _Server(ThreadingMixIn, HTTPServer):

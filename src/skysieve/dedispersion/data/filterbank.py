@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.core.arrays import as_array, is_device_array, to_host
+from skysieve.core.plan import Closing
 
 from .observation import Observation, check_freqs, check_tsamp, in_unit, regular_freqs
 from .readers import Reader, gaps_of, lost_of, open_reader
@@ -78,7 +79,7 @@ class DeviceReader(ArrayReader):
         return Resident(self.x[:, start : start + count].T, self.index)
 
 
-class Filterbank:
+class Filterbank(Closing):
     """Channels x samples of one observation, from one file, several files, or an array.
 
     The rows of its arrays are channels in falling order of frequency, whatever the order of the source.  Make one with
@@ -390,12 +391,6 @@ class Filterbank:
         """Close the files."""
         for reader in self.readers:
             reader.close()
-
-    def __enter__(self) -> Filterbank:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _given(reader: Reader, first: int, count: int, room: Room | None) -> tuple[Any, ...]:

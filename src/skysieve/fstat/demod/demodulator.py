@@ -14,6 +14,7 @@ import numpy as np
 
 from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
+from skysieve.core.plan import Closing
 from skysieve.fstat.contract import Dtype
 from skysieve.fstat.inputs.atoms import Atoms, finite
 from skysieve.fstat.inputs.detectors import antenna_patterns, sky_position
@@ -27,8 +28,6 @@ from .barycentre import EPHEMERIDES, EphemerisName
 from .barycentre import barycentre as barycentric_times
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from numpy.typing import NDArray
 
 __all__ = ["Demodulator", "stream"]
@@ -43,7 +42,7 @@ SCREENED = 1 << 22
 band."""
 
 
-class Demodulator:
+class Demodulator(Closing):
     """Atoms of templates at one point of the sky.
 
     The method is that of Williams & Schutz 2000 (gr-qc/9912029): in each SFT the phase of a template is linear in time,
@@ -154,14 +153,6 @@ class Demodulator:
         for projector in self._projectors:
             projector.close()
         self._projectors.clear()
-
-    def __enter__(self) -> Demodulator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         names = ", ".join(f"{one.detector} ({len(one)})" for one in self.sfts)

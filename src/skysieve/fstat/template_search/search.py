@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.errors import one_line
 from skysieve.core.machine import rates
 from skysieve.core.memory import available_host_memory, parse_budget
-from skysieve.core.plan import Plan
+from skysieve.core.plan import Closing, Plan
 from skysieve.core.progress import reporting
 from skysieve.core.tasks import usable_cores
 from skysieve.fstat.api import check_grid, make_engine
@@ -35,9 +35,6 @@ from .columns import STATISTICS, StatisticName
 from .ledger import Ledger
 from .result import SearchResult
 from .worker import Chunk, ChunkReport, SearchOptions, SearchWorker
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 __all__ = ["Devices", "SearchPlan", "search"]
 
@@ -384,7 +381,7 @@ class SearchPlan(Plan):
         )  # fmt: skip
 
 
-class Run:
+class Run(Closing):
     """One execution of a plan: distributes chunks to the devices and enters their reports in order."""
 
     def __init__(self, plan: SearchPlan, workers: list[SearchWorker], state: State) -> None:
@@ -392,12 +389,8 @@ class Run:
         self.pools: list[ThreadPoolExecutor] = []
         self.pending = [0] * len(workers)
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the threads."""
         for pool in self.pools:
             pool.shutdown(wait=True, cancel_futures=True)
 

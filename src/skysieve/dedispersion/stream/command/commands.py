@@ -769,11 +769,6 @@ class Screen(Messages):
             self._clear()
             self._write(text + "\n")
 
-    def detail(self, text: str) -> None:
-        """Print a line if the command is verbose."""
-        if self.verbose:
-            self.say(text)
-
     def line(self, text: str) -> None:
         """Show the status of this second."""
         self.count += 1

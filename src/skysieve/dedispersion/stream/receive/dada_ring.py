@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from skysieve.core.plan import Closing
+
 from .dada_file import HEADER
 from .dada_ipc import (
     CLEAR,
@@ -134,7 +136,7 @@ class RingReader:
         self.ring.close()
 
 
-class DadaReader:
+class DadaReader(Closing):
     """Reads the headers and the data of a key.
 
     Parameters
@@ -175,12 +177,6 @@ class DadaReader:
         """Disconnect from both rings."""
         self.data.close()
         self.headers.close()
-
-    def __enter__(self) -> DadaReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class RingWriter:
@@ -242,7 +238,7 @@ class RingWriter:
         self.ring.close()
 
 
-class DadaWriter:
+class DadaWriter(Closing):
     """Writes transfers to the rings of a key.
 
     Examples
@@ -293,14 +289,8 @@ class DadaWriter:
         self.data.close()
         self.headers.close()
 
-    def __enter__(self) -> DadaWriter:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class DadaRings:
+class DadaRings(Closing):
     """Makes the two rings of a key, as ``dada_db`` does, and removes them at the end."""
 
     def __init__(
@@ -318,9 +308,3 @@ class DadaRings:
         """Remove the rings."""
         self.data.destroy()
         self.headers.destroy()
-
-    def __enter__(self) -> DadaRings:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -19,12 +19,12 @@ import socket
 import struct
 import sys
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skysieve.core.checks import one_of
+from skysieve.core.plan import Closing
 from skysieve.dedispersion.stream.records import POLICIES, Policy
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ ANY_SOCKET = (0x20, 0xFFFFF000 + 56), (0x94, 0), (0x16, 0)
 """A program for the kernel: load a random number, take it modulo the number of sockets, return it."""
 
 
-class UdpReceiver:
+class UdpReceiver(Closing):
     """Receives datagrams.
 
     Parameters
@@ -239,12 +239,6 @@ class UdpReceiver:
         self._queue.close()
         for one in self.sockets:
             one.close()
-
-    def __enter__(self) -> UdpReceiver:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 def check_system() -> None:

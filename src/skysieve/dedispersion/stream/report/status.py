@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from skysieve.core.files import written
+from skysieve.core.plan import Closing
 
 NAME = "status.json"
 PERIOD = 1.0
 
 
-class StatusFile:
+class StatusFile(Closing):
     """Writes the state of a pipeline, in its own thread, so that a slow disk delays nothing else.
 
     Parameters
@@ -88,9 +89,3 @@ class StatusFile:
         self._thread.join(5)
         if not self._thread.is_alive():
             self._write(False)
-
-    def __enter__(self) -> StatusFile:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from skysieve.core.errors import install_hint
+from skysieve.core.plan import Closing
 
 PATIENCE = 60.0
 """Most seconds that the process may take to start."""
@@ -36,7 +37,7 @@ def check_extra() -> None:
         raise ModuleNotFoundError(f"the live page needs {', '.join(missing)}: {install_hint('bokeh')}")
 
 
-class PageProcess:
+class PageProcess(Closing):
     """A process that serves the page of a folder; it ends with `close`, or when this process ends.
 
     Parameters
@@ -127,9 +128,3 @@ class PageProcess:
             p.wait()
         p.stdout.close()
         self._reading.join(1)
-
-    def __enter__(self) -> PageProcess:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
