@@ -93,8 +93,6 @@ def mission(names: Sequence[str], header: Mapping[str, Any] | None = None) -> st
     cards = header or {}
     text = " ".join(str(cards.get(key, "")) for key in ("TELESCOP", "MISSION", "INSTRUME", "OBJECT", "ORIGIN")).upper()
     units = " ".join(str(value) for key, value in cards.items() if re.fullmatch(r"TUNIT\d+|BJDREFI|TIMEUNIT", key))
-    for key in ("BJDREFI",):
-        units += f" {cards.get(key, '')}"
     if re.search(r"KEPLER|\bK2\b|\bKIC\b|\bEPIC\b", text) or "KEPLERID" in cards or "2454833" in units:
         return "kepler"
     if re.search(r"TESS|\bTIC\b", text) or "TICID" in cards or "2457000" in units:
