@@ -180,6 +180,11 @@ def forms(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for form in (plain(name), plain(bare), plain(last)) if form))
 
 
+def is_label(role: str) -> bool:
+    """Whether the column of a role holds names or flags rather than numbers."""
+    return role in LABELS or role.startswith(FLAG)
+
+
 class BadFile(ValueError):
     """A file that cannot be read as light curves; the message is one line for the user."""
 

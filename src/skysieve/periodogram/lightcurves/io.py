@@ -24,7 +24,6 @@ import numpy as np
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of, left_over
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
-    LABELS,
     MISSING_BANDS,
     MOVING,
     STARS,
@@ -32,6 +31,7 @@ from skysieve.periodogram.lightcurves.column_names import (
     Columns,
     MissingColumn,
     Wanted,
+    is_label,
     plain,
 )
 from skysieve.periodogram.lightcurves.textfile import read_text
@@ -210,11 +210,11 @@ def read_light_curves(
     """
     path = Path(path)
     wanted = wanted or Wanted()
-    magic, packed = _beginning(path)
-    if not magic:
-        raise BadFile("is empty")
     satellite, resolution = "", 0.0
     try:
+        magic, packed = _beginning(path)
+        if not magic:
+            raise BadFile("is empty")
         kind = _kind(path, magic)
         if kind == "Parquet" and packed:
             raise BadFile("is gzipped Parquet: unpack it first (Parquet is compressed inside)")
@@ -324,11 +324,8 @@ def _beginning(path: Path) -> tuple[bytes, bool]:
         magic = f.read(HEAD)
     if magic[:2] != b"\x1f\x8b":
         return magic, False
-    try:
-        with gzip.open(path) as f:
-            return f.read(HEAD), True
-    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
-        raise BadFile(f"is a damaged gzip file ({e})") from None
+    with gzip.open(path) as f:
+        return f.read(HEAD), True
 
 
 def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[str, NDArray[Any]], list[str], float]:
@@ -361,7 +358,7 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
         elif counts is not None:
             values = np.repeat(np.ma.asarray(values), counts)
         held = joined if role == "time" and counts is not None else values
-        if role in LABELS or role.startswith(FLAG):
+        if is_label(role):
             data[role] = labels(values, names[at] if role == "id" else "")
         else:
             data[role] = numbers(names[at], values, role)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .choose_columns import choose, hints_of
-from .column_names import FLAG, LABELS, BadFile, Columns, MissingColumn, Wanted
+from .column_names import BadFile, Columns, MissingColumn, Wanted
 from .column_notes import of_difference, sampled
-from .table_columns import BadCell, as_text, left_out_note, mixed_dates, text_numbers, tidy_labels
+from .table_columns import as_text, left_out_note, text_columns
 from .textfile import TextTable, encoding_of, open_text, unpacked
 
 if TYPE_CHECKING:
@@ -178,30 +178,21 @@ def _values(
             keep = [i for i in range(len(counts)) if i not in uneven]
             table = {name: [cells[i] for i in keep] for name, cells in table.items()}
             counts = [counts[i] for i in keep]
-    data: dict[str, NDArray[Any]] = {}
-    limits = np.zeros(sum(counts) if counts is not None else len(table[names[columns.time]]), bool)
-    n_dates = 0
-    for role, at in parts.items():
-        cells = table[names[at]]
-        if counts is not None and names[at] in nested:
+
+    def cells_of(name: str) -> list[str]:
+        """Cells of a column, one for each value of the lists."""
+        cells = table[name]
+        if counts is not None and name in nested:
             cells = [value for cell in cells if isinstance(cell, list) for value in cell]
         elif counts is not None:
             cells = [value for value, n in zip(cells, counts, strict=True) for _ in range(n)]
-        text = [as_text(cell) for cell in cells]
-        if role in LABELS or role.startswith(FLAG):
-            data[role] = tidy_labels(np.array(text, dtype=str))
-            continue
-        try:
-            found = text_numbers(names[at], text, role)
-        except BadCell as e:
-            raise BadFile(f"record {e.row + 1}: {e}" if counts is None else str(e)) from None
-        data[role] = found.values
-        limits |= found.limits
-        n_dates += found.n_dates
-    if 0 < n_dates < np.isfinite(data["time"]).sum():
-        raise mixed_dates(names[columns.time])
+        return [as_text(cell) for cell in cells]
+
+    titles = {role: names[at] for role, at in parts.items()}
+    data, dates = text_columns(
+        ((role, cells_of(name)) for role, name in titles.items()), titles,
+        lambda row: f"record {row + 1}: " if counts is None else "",
+    )  # fmt: skip
     if counts is not None and columns.id is None and len(counts) > 1:
         data["id"] = np.repeat(np.arange(len(counts)), counts)
-    if limits.any():
-        data["limit"] = limits
-    return data, n_dates > 0, left_out_note(list(uneven.values()))
+    return data, dates, left_out_note(list(uneven.values()))

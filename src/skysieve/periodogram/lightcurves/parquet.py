@@ -18,14 +18,13 @@ from skysieve.core.arrays import from_arrow
 from skysieve.core.errors import install_hint
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of
 from skysieve.periodogram.lightcurves.column_names import (
-    FLAG,
-    LABELS,
     MOVING,
     STARS,
     BadFile,
     Columns,
     MissingColumn,
     Wanted,
+    is_label,
     plain,
 )
 
@@ -173,9 +172,7 @@ def _sampler(file: Any, names: list[str]) -> Any:
         if i not in held and not fractions and names[i] in floats:
             held[i] = _without_rows(file, names[i])
         if i not in held or fractions:
-            parts = []
-            for group in groups:
-                parts.append(_middle(file, group, names[i]))
+            parts = [_middle(file, group, names[i]) for group in groups]
             held[i] = np.concatenate(parts) if parts else np.empty(0)
         return held[i]
 
@@ -214,7 +211,7 @@ def column_values(column: Any, name: str, role: str) -> NDArray[Any]:
     """A flat column; labels become text if some are missing, but Rubin's ids stay whole numbers, with 0 if missing."""
     import pyarrow as pa
 
-    if role not in LABELS and not role.startswith(FLAG):
+    if not is_label(role):
         if pa.types.is_null(column.type):
             return np.full(len(column), np.nan)
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
@@ -335,9 +332,7 @@ def unpacked(table: Any, roles: dict[str, str], lists: Lists, start: int = 0) ->
 
 def notes_on_rows(uneven: Iterable[Uneven], n_empty: int) -> list[str]:
     """Notes on rows of lists that are left out."""
-    notes = []
-    for text, n_rows, _ in uneven:
-        notes.append(f"{text}; it was left out" + (f", and {n_rows - 1:,} like it" if n_rows > 1 else ""))
+    notes = [f"{text}; it was left out" + (f", and {n - 1:,} like it" if n > 1 else "") for text, n, _ in uneven]
     return notes + ([f"{n_empty:,} row{'s' * (n_empty > 1)} of empty lists left out"] if n_empty else [])
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from skysieve.core.arrays import spacing_at
-from skysieve.periodogram.lightcurves.column_names import BadFile, refuse_rounded
+from skysieve.periodogram.lightcurves.column_names import BadFile, is_label, refuse_rounded
 from skysieve.periodogram.lightcurves.units import mjd
 
 if TYPE_CHECKING:
@@ -153,6 +153,34 @@ def _odd_number(name: str, row: int, text: str, role: str, comma: bool) -> tuple
     elif role == "time" and not text.isalpha() and any(c.isdigit() for c in text):
         hint = "; a date begins with its year, as in 2018-07-09T06:25:32"
     raise BadCell(row, f"{text!r} in column {name!r} is not a number{hint}")
+
+
+def text_columns(
+    cells: Iterable[tuple[str, Sequence[str]]], names: Mapping[str, str], at: Callable[[int], str], comma: bool = False
+) -> tuple[dict[str, NDArray[Any]], bool]:
+    """Values of columns of text by role, with the role "limit" if a cell has a limit; and whether the times are dates.
+
+    ``cells`` are those of each role, ``names`` the names of the columns by role.  ``at(row)`` is the beginning of the
+    error for a bad cell of that row.
+    """
+    data: dict[str, NDArray[Any]] = {}
+    limits, n_dates = np.zeros(1, bool), 0
+    for role, column in cells:
+        if is_label(role):
+            data[role] = tidy_labels(np.array(column, dtype=str))
+            continue
+        try:
+            found = text_numbers(names[role], column, role, comma)
+        except BadCell as e:
+            raise BadFile(f"{at(e.row)}{e}") from None
+        data[role] = found.values
+        limits = limits | found.limits
+        n_dates += found.n_dates
+    if 0 < n_dates < np.isfinite(data["time"]).sum():
+        raise mixed_dates(names["time"])
+    if limits.any():
+        data["limit"] = limits
+    return data, n_dates > 0
 
 
 def as_text(cell: Any) -> str:

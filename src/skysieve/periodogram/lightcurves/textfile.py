@@ -11,14 +11,16 @@ import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import numpy as np
 
 from skysieve.periodogram.lightcurves.choose_columns import by_count, choose, hints_of
-from skysieve.periodogram.lightcurves.column_names import FLAG, LABELS, BadFile, Columns, Wanted
+from skysieve.periodogram.lightcurves.column_names import FLAG, LABELS, BadFile, Columns, Wanted, is_label
 
+from .column_notes import BLOCK_ROWS, BLOCKS
 from .table_columns import (
     CLOCK,
     COMMA,
@@ -29,7 +31,7 @@ from .table_columns import (
     BadCell,
     date_of,
     is_number,
-    mixed_dates,
+    text_columns,
     text_numbers,
     tidy_labels,
 )
@@ -47,8 +49,6 @@ RDB_TYPE = re.compile(r"\d*[NSMnsm][<>]?")
 """A cell of the second line of an RDB table, which gives the width and type of a column."""
 CELL = re.compile(r'"((?:[^"]|"")*)"(?=\s|$)|(\S+)')
 """A cell between spaces: in double quotes, or without any."""
-BLOCKS, BLOCK_ROWS = 8, 700
-"""A sample consists of 8 to 16 runs of this many rows."""
 LONGEST = 80
 """Number of characters of a cell that are examined."""
 LARGE = 4_000_000
@@ -274,21 +274,14 @@ def _read(path: Path, wanted: Wanted, encoding: str) -> TextTable:
             head = [split(s, layout.delimiter)[0] for _, s in zip(range(2000), _data(f, layout), strict=False)]
         names, columns = by_count(len(layout.first), _first_is_id(layout, head), wanted)
         even, _ = _look(path, layout, len(names))
-    clock = _clock(layout, columns)
-    scale = _unit_of_times(layout, columns)
-    data = None
+    clock, found = _clock(layout, columns), None
     if clock is None:
-        if even is None and (found := _by_arrow(path, layout, names, columns)) is not None:
-            data, dates = found
-            unit = "dates" if dates else _scaled(data, scale)
-            return TextTable(names, columns, data, unit, tuple(notes), layout.units)
-        if even is None:
+        if even is None and (found := _by_arrow(path, layout, names, columns)) is None:
             even = _look(path, layout, len(names), count=True)[0]
-        data = _fast(path, layout, columns) if even else None
-    if data is not None:
-        return TextTable(names, columns, data, _scaled(data, scale), tuple(notes), layout.units)
-    data, dates = _careful(path, layout, names, columns, clock)
-    unit = "dates" if dates else _scaled(data, scale)
+        if even and (fast := _fast(path, layout, columns)) is not None:
+            found = fast, False
+    data, dates = found or _careful(path, layout, names, columns, clock)
+    unit = "dates" if dates else _scaled(data, _unit_of_times(layout, columns))
     return TextTable(names, columns, data, unit, tuple(notes), layout.units)
 
 
@@ -335,7 +328,7 @@ def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool
     pyarrow may read are not counted, except with ``count``; the answer is then None.
     """
     delimiter = layout.delimiter
-    large = not count and path.stat().st_size > LARGE and delimiter is not None and _has_arrow()
+    large = not count and path.stat().st_size > LARGE and delimiter is not None and find_spec("pyarrow") is not None
     if large and layout.encoding in BYTES and not _packed(path):
         return None, _cells(_seek_rows(path, layout), n, delimiter)
     blocks: list[list[str]] = []
@@ -357,12 +350,6 @@ def _look(path: Path, layout: Layout, n: int, count: bool = False) -> tuple[bool
             blocks[-1].append(line)
     rows = _cells([line for block in blocks for line in block], n, delimiter)
     return (None if large else even), rows
-
-
-def _has_arrow() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("pyarrow") is not None
 
 
 def _cells(lines: Sequence[str], n: int, delimiter: str | None) -> NDArray[np.str_]:
@@ -387,10 +374,6 @@ def _seek_rows(path: Path, layout: Layout) -> list[str]:
     return [line for line in (line.decode(layout.encoding) for line in lines) if _is_row(line)]
 
 
-def _is_label(role: str) -> bool:
-    return role in LABELS or role.startswith(FLAG)
-
-
 def _by_arrow(
     path: Path, layout: Layout, names: list[str], columns: Columns
 ) -> tuple[dict[str, NDArray[np.generic]], bool] | None:
@@ -402,7 +385,7 @@ def _by_arrow(
     parts = columns.parts()
     first = layout.first
     number, text = pa.float64(), pa.dictionary(pa.int32(), pa.string())
-    types = {str(at): text if _is_label(role) else number for role, at in parts.items()}
+    types = {str(at): text if is_label(role) else number for role, at in parts.items()}
     dates = columns.time < len(first) and DATE.fullmatch(first[columns.time]) is not None
     if dates:
         types[str(columns.time)] = pa.timestamp("ns", "UTC" if first[columns.time].endswith("Z") else None)
@@ -424,7 +407,7 @@ def _by_arrow(
         whole = column.unify_dictionaries().combine_chunks()
         whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
         words, codes = np.char.strip(np.array(whole.dictionary.to_pylist(), dtype=str)), whole.indices.to_numpy()
-        if _is_label(role):
+        if is_label(role):
             if np.char.startswith(words, COMMENT).any() or (np.char.find(words, '"') >= 0).any():
                 return None  # a comment behind spaces, or a quote behind a space
             data[role] = tidy_labels(words)[codes] if len(words) else words
@@ -484,7 +467,7 @@ def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.
         data = _numbers(path, layout, columns, [role for role in parts if role not in LABELS])
         if data is not None:
             return data
-    return _numbers(path, layout, columns, [role for role in parts if not _is_label(role)])
+    return _numbers(path, layout, columns, [role for role in parts if not is_label(role)])
 
 
 def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -> dict[str, NDArray[np.generic]] | None:
@@ -552,23 +535,5 @@ def _careful(
                 cells[role].append(row[i])
             if clock is not None:
                 cells["time"][-1] = f"{row[clock[0]]}T{row[clock[1]]}"
-    data: dict[str, NDArray[np.generic]] = {}
-    limits = np.zeros(len(lines), bool)
-    n_dates = 0
-    comma = layout.delimiter != "," or layout.comma
-    for role, column in cells.items():
-        if _is_label(role):
-            data[role] = tidy_labels(np.array(column, dtype=str))
-            continue
-        try:
-            found = text_numbers(names[parts[role]], column, role, comma)
-        except BadCell as e:
-            raise BadFile(f"line {lines[e.row]}: {e}") from None
-        data[role] = found.values
-        limits |= found.limits
-        n_dates += found.n_dates
-    if 0 < n_dates < np.isfinite(data["time"].astype(np.float64)).sum():
-        raise mixed_dates(names[columns.time])
-    if limits.any():
-        data["limit"] = limits
-    return data, n_dates > 0
+    titles, comma = {role: names[at] for role, at in parts.items()}, layout.delimiter != "," or layout.comma
+    return text_columns(cells.items(), titles, lambda row: f"line {lines[row]}: ", comma)
