@@ -13,6 +13,7 @@ from skysieve.core.device import resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
 from skysieve.periodogram.lightcurves import checks
+from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import PlanOptions
 from skysieve.periodogram.lightcurves.sources import light_curves, with_bands
 from skysieve.periodogram.numerics.fourier import Model
@@ -395,7 +396,7 @@ def multiband_bootstrap(
     raw_t, raw_y, raw_dy, _ = banded.source.read(0, 1)
     times, values, errors = to_host(raw_t), to_host(raw_y), None if raw_dy is None else to_host(raw_dy)
     codes = banded.source.bands(0, 1)  # type: ignore[attr-defined]
-    keep = np.isfinite(times) & np.isfinite(values) & (True if errors is None else np.isfinite(errors))
+    keep = finite_rows(times, values, errors)
     times, values, codes = times[keep], values[keep], codes[keep]
     errors = None if errors is None else errors[keep]
     if len(times) == 0:

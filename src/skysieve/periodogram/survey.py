@@ -20,6 +20,7 @@ from skysieve.core.tasks import part_of_a_job, usable_cores
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
+from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY
@@ -229,8 +230,7 @@ class Rows:
     @cached_property
     def usable(self) -> NDArray[np.bool_]:
         """Rows in which nothing is missing."""
-        there = np.isfinite(self.t) & np.isfinite(self.y)
-        return there if self.dy is None else there & np.isfinite(self.dy)
+        return np.asarray(finite_rows(self.t, self.y, self.dy))
 
     def more_means(self) -> NDArray[np.int64]:
         """Means of each object beyond its first: the number of its bands less one."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skysieve.core.arrays import array_module, to_host
+from skysieve.core.arrays import to_host
+from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.result.aliases import days_in
 
 if TYPE_CHECKING:
@@ -177,9 +178,7 @@ def highest_frequencies(curves: CurveSet, wanted: NDArray[np.bool_]) -> tuple[ND
         stop = max(start + 1, int(np.searchsorted(bounds, bounds[start] + ROWS_AT_ONCE, side="right")) - 1)
         if wanted[start:stop].any():
             t, y, dy, offsets = source.read(start, stop)
-            xp = array_module(t)
-            usable = xp.isfinite(t) & xp.isfinite(y) & (True if dy is None else xp.isfinite(dy))
-            keep = to_host(usable) & np.repeat(wanted[start:stop], np.diff(offsets))
+            keep = to_host(finite_rows(t, y, dy)) & np.repeat(wanted[start:stop], np.diff(offsets))
             times = (to_host(t) * days)[keep]
             here = start + np.flatnonzero(wanted[start:stop])
             counts = np.add.reduceat(np.append(keep, False), offsets[:-1], dtype=np.int64) * (np.diff(offsets) > 0)

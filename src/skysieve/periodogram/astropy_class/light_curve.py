@@ -10,7 +10,7 @@ import numpy as np
 
 from skysieve.core.arrays import is_device_array
 from skysieve.periodogram.analysis.fap import Noise
-from skysieve.periodogram.lightcurves.arrays import time_resolution
+from skysieve.periodogram.lightcurves.arrays import finite_rows, time_resolution
 from skysieve.periodogram.lightcurves.units import first_time, is_date, known_unit
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Rows:
         The columns of the light curve from which the rows were taken.
     masked : bool
         Whether one of them is a masked array.
+    good : numpy.ndarray of bool
+        Whether each row of the columns is usable.
     t, y, dy : numpy.ndarray
         Finite times and values, errors above 0; `dy` may be None.
 
@@ -40,7 +42,7 @@ class Rows:
         self.masked = any(isinstance(x, np.ma.MaskedArray) for x in columns)
         t, y = plain(columns[0]), plain(columns[1])
         dy = None if columns[2] is None else plain(columns[2])
-        good = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+        self.good = good = finite_rows(t, y, dy)
         if not good.any():
             names = "t and y" if dy is None else "t, y and dy"
             raise ValueError(f"t and y have no usable row: of {len(t)} none is finite in {names}")

@@ -229,10 +229,7 @@ def _with_values(curve: LombScargle, left: NDArray[Any]) -> LombScargle:
     from copy import copy
 
     y = np.array(plain(curve.y))
-    usable = np.isfinite(y) & np.isfinite(plain(curve._relative))
-    if curve.dy is not None:
-        usable &= np.isfinite(plain(curve.dy))
-    y[usable] = left
+    y[curve._usable.good] = left
     rest = copy(curve)
     rest.y = y * unit_of(curve.y)
     return rest

@@ -8,6 +8,7 @@ import numpy as np
 
 from skysieve.core.command import counted
 from skysieve.periodogram.analysis.sampling import highest_frequencies
+from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.sources import light_curves
 from skysieve.periodogram.numerics.grid import make_rule
@@ -33,7 +34,7 @@ def range_of(curves: LightCurves, request: Request, total: int | None = None) ->
     arguments = {name: request.arguments.get(name) for name in GRID}
     rule = make_rule(**{name: value for name, value in arguments.items() if value is not None})
     t, y, dy, offsets = curves.t, curves.y, curves.dy, curves.offsets
-    usable = np.isfinite(t) & np.isfinite(y) & (True if dy is None else np.isfinite(dy))
+    usable = finite_rows(t, y, dy)
     counts = np.diff(offsets)
     filled = np.flatnonzero(counts)
     n_used, first, last = np.zeros(len(curves), np.int64), np.full(len(curves), np.inf), np.full(len(curves), -np.inf)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from skysieve.core.arrays import as_array, from_arrow, is_device_array, spacing_at, to_arrow
+from skysieve.core.arrays import array_module, as_array, from_arrow, is_device_array, spacing_at, to_arrow
 
 from .column_names import refuse_rounded
 
@@ -260,6 +260,12 @@ def _real_numbers(array: Any, name: str) -> np.ndarray[Any, Any]:
             row = i[0] if len(i) == 1 else i
             raise TypeError(f"{name} holds Python objects (row {row} is {value!r:.50}); real numbers are expected")
     return out
+
+
+def finite_rows(t: Any, y: Any, dy: Any) -> Any:
+    """Whether each row has a finite time and value, and a finite error if there are errors."""
+    xp = array_module(t)
+    return xp.isfinite(t) & xp.isfinite(y) & (True if dy is None else xp.isfinite(dy))
 
 
 def time_resolution(t: Any) -> float:
