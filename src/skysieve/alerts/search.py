@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.periodogram import LombScarglePlan, MultibandPlan
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import DEFAULT_TERMS
 from skysieve.periodogram.survey import Found, Request, finish, no_objects
@@ -80,8 +79,8 @@ class PeriodSearch:
         self._one = Request(arguments)
         self._several = Request(arguments, multiband="offsets", band_terms=DEFAULT_TERMS if nterms is None else None)
         with ExitStack() as stack:
-            self._plan = stack.enter_context(LombScarglePlan(return_power=False, **self._one.arguments))
-            self._bands = stack.enter_context(MultibandPlan(return_power=False, **self._several.band_arguments))
+            self._plan = stack.enter_context(self._one.plan(banded=False))
+            self._bands = stack.enter_context(self._several.plan(banded=True))
             self._open = stack.pop_all()
 
     def close(self) -> None:
@@ -93,10 +92,6 @@ class PeriodSearch:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def describe(self) -> dict[str, Any]:
-        """The description of the plan for objects in several bands; see `skysieve.LombScarglePlan.describe`."""
-        return self._bands.describe()
 
     def no_periods(self) -> dict[str, Any]:
         """The columns that a store's table of periods would have, without rows."""
@@ -145,9 +140,7 @@ class PeriodSearch:
                 parts.append(
                     self._part([objects[numbers[k]] for k in wanted], rows[mine], owners[mine], band[mine], several)
                 )
-        columns = {
-            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-        }  # fmt: skip
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         place = {objects[k]: i for i, k in enumerate(numbers.tolist())}
         order = np.array([place[o] for o in columns["id"]])
         names = [band_name(code) for code in codes]

@@ -19,11 +19,12 @@ from skysieve.core.errors import format_bytes
 from skysieve.core.tasks import part_of_a_job, usable_cores
 from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import power_at
+from skysieve.periodogram.api import LombScarglePlan
 from skysieve.periodogram.contract import BAND_MODELS, METHODS, Status
 from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.units import TimeUnit
-from skysieve.periodogram.multiband import DEFAULT_PENALTY
+from skysieve.periodogram.multiband import DEFAULT_PENALTY, MultibandPlan
 from skysieve.periodogram.numerics.normalization import normalization_named
 from skysieve.periodogram.result.aliases import (
     Alias,
@@ -85,6 +86,12 @@ class Request:
         if self.band_terms is None:
             return given
         return given | {"nterms": self.band_terms, "reg_terms": DEFAULT_PENALTY}
+
+    def plan(self, banded: bool) -> Any:
+        """The plan of the search, without powers; ``banded``: for several bands."""
+        if banded:
+            return MultibandPlan(return_power=False, **self.band_arguments)
+        return LombScarglePlan(return_power=False, **self.arguments)
 
     def terms(self, banded: bool) -> int:
         """Fourier terms that are fitted to several bands, or to one."""
@@ -386,19 +393,12 @@ def search(
     prepare : callable, optional
         Called with each chunk before it is searched.
     """
-    import skysieve
-    from skysieve.periodogram.multiband import MultibandPlan
-
     noted: set[str] = set()
     done, size = 0, 0
     has_dy, compiled = True, False
     workers = finishers(request.arguments.get("threads") or usable_cores())
     waiting: deque[Future[Found]] = deque()
-    several = MultibandPlan(return_power=False, **request.band_arguments) if banded else None
-    with (
-        several or skysieve.LombScarglePlan(return_power=False, **request.arguments) as plan,
-        ThreadPoolExecutor(workers, "skysieve-finish") as pool,
-    ):
+    with request.plan(banded) as plan, ThreadPoolExecutor(workers, "skysieve-finish") as pool:
         try:
             for piece in pieces:
                 if not size:
@@ -420,15 +420,11 @@ def search(
                     started = time.monotonic()
                     part = piece.part(start, stop)
                     part = part if prepare is None else prepare(part)
-                    t, y, dy, offsets = part.t, part.y, part.dy, part.offsets
+                    columns = (part.t, part.y, part.band, part.dy) if banded else (part.t, part.y, part.dy)
                     share = part_of_a_job(stop - start, total - done - start)
                     with warnings.catch_warnings(record=True) as caught, share:
                         warnings.simplefilter("always")
-                        result: LombScargleResult
-                        if several is not None:
-                            result = several.execute(t, y, part.band, dy, offsets=offsets, progress=report)
-                        else:
-                            result = plan.execute(t, y, dy, offsets=offsets, progress=report)
+                        result: LombScargleResult = plan.execute(*columns, offsets=part.offsets, progress=report)
                     refuse_coarse_times(part.time_resolution, result.grids)
                     seconds = max(time.monotonic() - started, 1e-3)
                     size = max(1, min(CHUNK_GROWTH * size, round((stop - start) * CHUNK_SECONDS / seconds)))
@@ -440,11 +436,7 @@ def search(
                             counted = f" (counted among the first {done + stop:,} objects)"
                             note(text if stop - start == total else text + counted)
                     if detail is not None:
-                        about = (
-                            plan.describe(t, y, dy, offsets=offsets)
-                            if several is None
-                            else several.describe(t, y, part.band, dy, offsets=offsets)
-                        )
+                        about = plan.describe(*columns, offsets=part.offsets)
                         for line in chunk_lines(about, result, stop - start, seconds):
                             detail(line)
                     while waiting and (waiting[0].done() or len(waiting) > workers):

@@ -169,12 +169,7 @@ def prediction(curves: LightCurves | CurveStream, request: Request, opened: Cloc
     if banded and part.band is not None and part.band.dtype.kind not in "iu":
         part.band[:] = np.unique(part.band, return_inverse=True)[1].reshape(-1)
     range_of(part, request)
-    plan: Any = (
-        MultibandPlan(return_power=False, **request.band_arguments)
-        if banded
-        else LombScarglePlan(return_power=False, **request.arguments)
-    )
-    with plan:
+    with request.plan(banded) as plan:
         arrays = (part.t, part.y, part.band, part.dy) if banded else (part.t, part.y, part.dy)
         facts = plan.describe(*arrays, offsets=part.offsets)
         device = plan._device if not banded else plan._checked._device
