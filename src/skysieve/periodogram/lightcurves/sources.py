@@ -62,12 +62,32 @@ def _native(x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class RowSource:
-    """Objects of equally many rows: ``t``, ``y`` and ``dy`` of shape (n, n_times), some of them broadcast."""
+class _Columns:
+    """Times, values and errors (None without errors), which may be copied when they are read.
+
+    Rows are counted from the first one of each object.
+    """
 
     t: Any
     y: Any
     dy: Any
+
+    @property
+    def has_dy(self) -> bool:
+        return self.dy is not None
+
+    @property
+    def flat(self) -> bool:
+        return False
+
+    def row(self, i: int, j: int) -> int:
+        """The user's number of row ``j`` of object ``i``."""
+        return j
+
+
+@dataclass(frozen=True)
+class RowSource(_Columns):
+    """Objects of equally many rows: ``t``, ``y`` and ``dy`` of shape (n, n_times), some of them broadcast."""
 
     @property
     def n_objects(self) -> int:
@@ -77,14 +97,6 @@ class RowSource:
     def offsets(self) -> NDArray[np.int64]:
         return np.arange(self.n_objects + 1, dtype=np.int64) * int(self.y.shape[1])
 
-    @property
-    def has_dy(self) -> bool:
-        return self.dy is not None
-
-    @property
-    def flat(self) -> bool:
-        return False  # rows may be broadcast
-
     def read(
         self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
     ) -> tuple[Any, Any, Any, NDArray[np.int64]]:
@@ -93,28 +105,17 @@ class RowSource:
         offsets = np.arange(stop - start + 1, dtype=np.int64) * int(self.y.shape[1])
         return _native(self.t[start:stop]), _native(self.y[start:stop]), dy, offsets
 
-    def row(self, i: int, j: int) -> int:
-        """The user's number of row ``j`` of object ``i``."""
-        return j
-
 
 @dataclass(frozen=True)
-class FlatSource:
+class FlatSource(_Columns):
     """Objects one after another in flat arrays, or in the rows that ``order`` lists."""
 
-    t: Any
-    y: Any
-    dy: Any
     offsets: NDArray[np.int64]
     order: NDArray[np.int64] | None = None
 
     @property
     def n_objects(self) -> int:
         return len(self.offsets) - 1
-
-    @property
-    def has_dy(self) -> bool:
-        return self.dy is not None
 
     @cached_property
     def flat(self) -> bool:
@@ -145,9 +146,7 @@ class FlatSource:
 class JoinedSource(FlatSource):
     """Lists of one array per object that are one after another in memory."""
 
-    def row(self, i: int, j: int) -> int:
-        """The user's number of row ``j`` of object ``i``."""
-        return j
+    row = _Columns.row
 
 
 @dataclass(frozen=True)
@@ -159,26 +158,15 @@ class GroupedSource(FlatSource):
 
 
 @dataclass(frozen=True)
-class ListSource:
+class ListSource(_Columns):
     """One array per object."""
 
-    t: Sequence[Any]
-    y: Sequence[Any]
-    dy: Sequence[Any] | None
     offsets: NDArray[np.int64]
     on_device: bool = False
 
     @property
     def n_objects(self) -> int:
         return len(self.y)
-
-    @property
-    def has_dy(self) -> bool:
-        return self.dy is not None
-
-    @property
-    def flat(self) -> bool:
-        return False
 
     def read(
         self, start: int, stop: int, empty: Callable[[str, int], Any] | None = None
@@ -190,10 +178,6 @@ class ListSource:
             for name, x in (("t", self.t), ("y", self.y), ("dy", self.dy))
         )
         return t, y, dy, self.offsets[start : stop + 1] - self.offsets[start]
-
-    def row(self, i: int, j: int) -> int:
-        """The user's number of row ``j`` of object ``i``."""
-        return j
 
 
 def _joined(pieces: Sequence[Any], on_device: bool, empty: Callable[[], Any] | None = None) -> Any:
@@ -346,12 +330,10 @@ def _from_columns(t: Any, y: Any, dy: Any, offsets: Any, id: Any) -> CurveSet:
         times, values = xp.asarray(times), xp.asarray(values)
         errors = None if errors is None else xp.asarray(errors)
     resolution = time_resolution(times)
-    if offsets is None and id is None:
+    if offsets is None and (id is None or values.ndim == 2):
         source, single, same_times = _from_arrays(times, values, errors)
-        return CurveSet(source, units, single, same_times, None, resolution, on_device is not None)
-    if id is not None and values.ndim == 2:
-        source, single, same_times = _from_arrays(times, values, errors)
-        return _of_objects(CurveSet(source, units, single, same_times, None, resolution, on_device is not None), id)
+        found = CurveSet(source, units, single, same_times, None, resolution, on_device is not None)
+        return found if id is None else _of_objects(found, id)
     if times.ndim != 1 or values.shape != times.shape:
         raise ValueError(f"with offsets or id, t and y must be 1-D and equally long; got {times.shape}, {values.shape}")
     errors = _broadcast(errors, times.shape, "dy")
