@@ -181,7 +181,7 @@ def left_out(missing: Mapping[str, int], n_rows: int) -> list[str]:
         return []
     listed = ", ".join(f"{n:,} {why}" for why, n in missing.items())
     advice = "; --quality-mask none keeps flagged rows" if any(why.startswith("flagged") for why in missing) else ""
-    return [f"{sum(missing.values()):,} of {n_rows:,} row{'s' if n_rows != 1 else ''} left out: {listed}{advice}"]
+    return [f"{sum(missing.values()):,} of {counted(n_rows, 'row')} left out: {listed}{advice}"]
 
 
 def summary(

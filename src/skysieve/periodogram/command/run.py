@@ -351,7 +351,7 @@ class PeriodRun:
             self.messages.wrote(self.plot, f"{self.plotted} picture{'s' if self.plotted != 1 else ''}")
         if self.not_plotted:
             more = len(self.not_plotted) - 1
-            also = f" (and {more:,} other picture{'s' if more != 1 else ''})" if more else ""
+            also = f" (and {counted(more, 'other picture')})" if more else ""
             self.complain(self.not_plotted[0] + also)
         return FAILED_SOME if self.bad_files or self.not_plotted else 0
 
@@ -410,8 +410,7 @@ class PeriodRun:
         if self.request.arguments.get("method") == "finufft":
             how += " (--method finufft has one band)"
         if model != "none":
-            terms = self.request.terms(True)
-            how = f"are searched together (--multiband {model}) with {terms} term{'s' if terms != 1 else ''}"
+            how = f"are searched together (--multiband {model}) with {counted(self.request.terms(True), 'term')}"
         return [f"rows of {len(names)} bands ({some}) {how}; --band keeps one"]
 
     def correction(self) -> Callable[[LightCurves], LightCurves] | None:
@@ -494,8 +493,7 @@ class PeriodRun:
                 self._add_rows(ROWS_TOGETHER)
         if not isinstance(curves, LightCurves):
             if curves.n_other:
-                s = "s" if curves.n_other != 1 else ""
-                self.say(f"note: {curves.n_other:,} row{s} of other bands than {self.treatment.band} left out")
+                self.say(f"note: {counted(curves.n_other, 'row')} of other bands than {self.treatment.band} left out")
             for line in left_out(curves.missing(), curves.n_read):
                 self.say(f"note: {line}")
             for line in curves.notes_on_rows():
@@ -680,7 +678,7 @@ class PeriodRun:
         from .report import show_periods
 
         self._join()
-        those = f"the periods of the {done:,} object{'s' if done != 1 else ''} that were done"
+        those = f"the periods of the {counted(done, 'object')} that were done"
         if self.output is None:
             show_periods(self.messages.console, self.found, self.request)
             return f"{why}; {those} are in the table above"
@@ -702,5 +700,4 @@ class PeriodRun:
 
 def _size_of(curves: LightCurves | CurveStream) -> str:
     """Numbers of objects and rows in words."""
-    n, rows = len(curves), curves.n_rows
-    return f"{n:,} object{'s' if n != 1 else ''}, {rows:,} row{'s' if rows != 1 else ''}"
+    return f"{counted(len(curves), 'object')}, {counted(curves.n_rows, 'row')}"
