@@ -345,8 +345,7 @@ class KafkaSource:
             f"partition {part} of {self._topic} has the messages {low} to {high - 1}, but not message {wanted}, the "
             f"next to read: {why}; continuing at {low}"
         )
-        at = low
-        self._next[part] = at
+        self._next[part] = low
         self._consumer.assign([kafka.TopicPartition(self._topic, p, self._next[p]) for p in self._assigned])
 
 

@@ -159,7 +159,10 @@ class _Compiler:
     def add(self, schema: Any, space: str, role: str, path: tuple[str, ...]) -> int:
         """Add a schema and its children, with a role and a path in the packet; return the number of its node."""
         if isinstance(schema, list):
-            return self._parent(UNION, SKIP, [self.add(branch, space, role, path) for branch in schema])
+            branches = [self.add(branch, space, role, path) for branch in schema]
+            number = self._new([UNION, 0, 0, SKIP])
+            self._attach(number, branches)
+            return number
         if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
             return self.add(schema["type"], space, role, path)
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -246,8 +249,3 @@ class _Compiler:
     def _attach(self, number: int, inner: list[int]) -> None:
         self.nodes[number][1:3] = len(self.children), len(inner)
         self.children += inner
-
-    def _parent(self, kind: int, goal: int, inner: list[int]) -> int:
-        number = self._new([kind, 0, 0, goal])
-        self._attach(number, inner)
-        return number

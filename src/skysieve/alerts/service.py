@@ -216,8 +216,7 @@ class Service:
             totals["rows_left_out"] += found.left_out
             totals["set_aside"] += len(found.bad)
             batch.set_aside += [(unit.place, unit.at, reason, raw) for reason, raw in found.bad]
-            if any(o is None for o in found.objects):
-                totals["without_object"] += sum(o is None for o in found.objects)
+            totals["without_object"] += sum(o is None for o in found.objects)
             numbers += [-1 if o is None else objects.setdefault(o, len(objects)) for o in found.objects]
             counts += found.counts
             pieces.append(found.rows)

@@ -114,16 +114,12 @@ class BorrowedEngine:
     def close(self) -> None:
         """Give the engine back; after an error it is closed."""
         if self._error is None:
-            ENGINES.take_back(self._key, self._engine, self._device, _idle_bytes)
+            ENGINES.take_back(self._key, self._engine, self._device, lambda engine: engine.idle_bytes)
         else:
             ENGINES.discard(self._engine, self._device, self._error)
 
 
 _NO_UNITS = Units()
-
-
-def _idle_bytes(engine: Engine) -> int:
-    return engine.idle_bytes
 
 
 def lombscargle(

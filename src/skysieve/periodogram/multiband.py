@@ -12,6 +12,7 @@ from skysieve.core.checks import one_of, whole
 from skysieve.core.device import resolve
 from skysieve.core.errors import SkysieveError
 from skysieve.core.plan import Plan
+from skysieve.periodogram.analysis.bootstrap import exceeding
 from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import PlanOptions
@@ -423,8 +424,7 @@ def multiband_bootstrap(
     highest = np.sort(highest[np.isfinite(highest)])
     if highest.size == 0:
         raise SkysieveError(f"none of {n} resamples could be searched")
-    height = np.asarray(getattr(power, "value", power), np.float64)
-    share = np.where(np.isnan(height), np.nan, 1 - np.searchsorted(highest, height) / highest.size)
+    share = exceeding(highest, getattr(power, "value", power))
     return float(share) if np.ndim(share) == 0 else share
 
 

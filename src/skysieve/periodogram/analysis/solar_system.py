@@ -132,17 +132,16 @@ def _without_phase(
             continue
         sigma = np.ones(kept.size) if dy is None else dy[kept]
         enough = kept.size >= function.parameters + 2 and np.ptp(phase[kept]) >= SMALLEST_RANGE
+        fit = function.fit if enough else None
         if curves.is_magnitude:
             flux = np.exp(-PER_MAGNITUDE * (y[kept] - np.median(y[kept])))
-            found = _fitted(function.fit if enough else None, flux, sigma, phase[kept])
+            found = _fitted(fit, flux, sigma, phase[kept])
             # errors of magnitudes are relative to the model's flux: relative to the data, faint points would weigh more
-            again = _fitted(
-                function.fit if enough else None, flux, sigma * (1.0 if found is None else found), phase[kept]
-            )
+            again = _fitted(fit, flux, sigma * (1.0 if found is None else found), phase[kept])
             found = found if again is None else again
         else:
             flux = y[kept]
-            found = _fitted(function.fit if enough else None, flux, sigma, phase[kept])
+            found = _fitted(fit, flux, sigma, phase[kept])
         if found is None or not enough:
             flat += 1
         if found is None:

@@ -80,7 +80,6 @@ class Parts(PartsFolder):
     def save(self, file: int, k: int, found: Found) -> None:
         """Write the answers of a partition."""
         arrays = {f.name: getattr(found, f.name) for f in fields(Found)}
-
         whole = io.BytesIO()  # the ZIP archive tries to write again when it is deleted
         np.savez(whole, **{n: a.astype(str) if a.dtype.kind == "O" else a for n, a in arrays.items()})
         with written(self._path(file, k)) as part:

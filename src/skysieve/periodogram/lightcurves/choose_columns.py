@@ -82,15 +82,9 @@ def _error_of(names: Sequence[str], value: int, used: set[int], alone: bool = Fa
             if part in v:  # mag_0 and mer_0, w1mpro and w1sigmpro
                 ends = (f"{part}err", f"{part}error", f"{part[0]}err", "mer", "err", "sig", f"sig{part}", f"e{part}")
                 more = (
-                    f"d{part}",
-                    f"err{part}",
-                    f"error{part}",
-                    f"sigma{part}",
-                    "sigma",
-                    f"{part}sig",
-                    f"{part}unc",
+                    f"d{part}", f"err{part}", f"error{part}", f"sigma{part}", "sigma", f"{part}sig", f"{part}unc",
                     f"unc{part}",
-                )
+                )  # fmt: skip
                 own += [v.replace(part, s, 1) for s in (*ends, *more) if v.replace(part, s, 1) != "err"]
         if v.startswith("mag"):
             own += ["magerr", "dmag", "sigmag", "sigmapsf", "emag"]

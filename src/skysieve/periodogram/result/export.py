@@ -56,26 +56,15 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
     return table_columns(objects, of_peaks, len(peaks))[0]
 
 
-def _facts(result: LombScargleResult) -> dict[str, Any]:
-    """Metadata of tables."""
-    return {
-        "device": result.device,
-        "dtype": result.dtype,
-        "normalization": result.normalization,
-        "fit_mean": result.fit_mean,
-        "nterms": result.nterms,
-    }
-
-
 def to_table(result: LombScargleResult, what: str | None = None) -> Any:
     """See `LombScargleResult.to_table`."""
     from astropy.table import Table
 
-    meta = _facts(result)
-    if isinstance(result.method, str):
-        meta["method"] = result.method
     table = Table(_columns(result, what))
-    table.meta.update(meta)
+    for name in ("device", "dtype", "normalization", "fit_mean", "nterms"):
+        table.meta[name] = getattr(result, name)
+    if isinstance(result.method, str):
+        table.meta["method"] = result.method
     return table
 
 

@@ -91,7 +91,7 @@ def periodogram(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes 
     frequency, power = frequency[order], power[order]
     if axis == "auto":
         axis = "period" if frequency[-1] > 3 * frequency[0] else "frequency"
-    figure, ax = _axes(ax, (8.0, 4.0))
+    figure, ax = _axes(ax)
     if axis == "period":
         x, y = decimate(-np.log(frequency[::-1]), power[::-1], MOST_COLUMNS)
         x = np.exp(x)
@@ -129,7 +129,7 @@ def best_peaks(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes |
     matplotlib.figure.Figure
     """
     one_of("axis", axis, AXES)
-    figure, ax = _axes(ax, (8.0, 4.0))
+    figure, ax = _axes(ax)
     x = np.asarray(_bare(result.best_frequency if axis == "frequency" else result.period), np.float64)
     y = np.asarray(_bare(result.best_power), np.float64)
     found = np.isfinite(x) & np.isfinite(y)
@@ -148,7 +148,7 @@ def best_peaks(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes |
 
 def sticks(x: Any, y: Any, names: tuple[str, str], ax: Axes | None = None) -> Figure:
     """Vertical lines of heights ``y`` at ``x``, numbered from the first on; ``names`` label the axes."""
-    figure, ax = _axes(ax, (8.0, 4.0))
+    figure, ax = _axes(ax)
     places, heights = (np.atleast_1d(np.asarray(_bare(v), np.float64)) for v in (x, y))
     found = np.isfinite(places) & np.isfinite(heights)
     ax.vlines(places[found], 0, heights[found], color=LINE, linewidth=1.2)
@@ -282,7 +282,7 @@ def folded(
         raise ValueError(f"t and y have {time.size} usable rows; at least {least} are needed")
     time = time - time.min()
     constant, *factors = fit_sinusoid(time, value, error, cycle, fit_mean, nterms)
-    figure, ax = _axes(ax, (8.0, 4.0))
+    figure, ax = _axes(ax)
     phase = np.mod(time / cycle, 1.0)
     if phase.size > 10 * MOST_POINTS:
         chosen = np.random.default_rng(0).choice(phase.size, 10 * MOST_POINTS, replace=False)
@@ -403,11 +403,11 @@ def _new_figure(size: tuple[float, float], panels: int) -> tuple[Figure, list[Ax
     return figure, axes
 
 
-def _axes(ax: Axes | None, size: tuple[float, float]) -> tuple[Any, Axes]:
+def _axes(ax: Axes | None) -> tuple[Any, Axes]:
     if ax is not None:
         _style(ax)
         return ax.figure, ax
-    figure, axes = _new_figure(size, 1)
+    figure, axes = _new_figure((8.0, 4.0), 1)
     return figure, axes[0]
 
 
