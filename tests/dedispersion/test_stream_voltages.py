@@ -105,3 +105,6 @@ def test_what_cannot_become_voltages_is_named(made):
         Voltages(Filterbank.from_array(np.zeros((8, 50), np.uint8), fch1=1500, foff=-4, tsamp=1e-3), 4)
     with pytest.raises(ValueError, match="rate="):
         emulate_ring(Voltages(made, 8), 0x1234, rate=0)
+    for seconds in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match=r"seconds=.*: expected seconds, above 0"):
+            emulate_ring(Voltages(made, 8), 0x1234, seconds=seconds)

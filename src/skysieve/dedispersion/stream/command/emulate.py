@@ -126,13 +126,10 @@ def piece_samples(g: Geometry) -> int:
     return max(1, BATCH_BYTES // (g.packet_bytes * g.chunks)) * g.nsamp
 
 
-def check_faults(loss: float, reorder: float, duplicate: float, rate: float, repeat: int, seconds: float) -> None:
-    """Check the options of `emulate`."""
+def check_sending(rate: float, repeat: int, seconds: float) -> None:
+    """Check how fast and for how long data are sent."""
     if not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: expected seconds, above 0")
-    for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}={value!r}: expected a fraction of the packets, from 0 to 1")
     if not rate > 0:
         raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
     if repeat < 0:
@@ -189,7 +186,10 @@ def emulate(
     from skysieve.dedispersion.stream.receive import cpu_udp
 
     check_system()
-    check_faults(loss, reorder, duplicate, rate, repeat, seconds)
+    check_sending(rate, repeat, seconds)
+    for name, value in (("loss", loss), ("reorder", reorder), ("duplicate", duplicate)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}={value!r}: expected a fraction of the packets, from 0 to 1")
     if port == 0:
         raise ValueError(f"cannot send to {host}:0: expected a port from 1 to 65535")
     g = source_geometry(source, packet_bytes)

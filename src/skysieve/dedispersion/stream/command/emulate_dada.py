@@ -14,7 +14,7 @@ from skysieve.dedispersion.stream.receive.dada_file import DadaFile, header_text
 from skysieve.dedispersion.stream.receive.dada_ipc import FULL, MissingRing
 from skysieve.dedispersion.stream.receive.dada_ring import DadaRings, DadaWriter
 
-from .emulate import Sent
+from .emulate import Sent, check_sending
 
 if TYPE_CHECKING:
     from skysieve.dedispersion.stream.receive.voltages import Voltages
@@ -54,12 +54,9 @@ def emulate_ring(
     TimeoutError
         Nothing was read for a minute.
     ValueError
-        PSRDADA has no format for the samples.
+        PSRDADA has no format for the samples, or a number is out of range.
     """
-    if not rate > 0:
-        raise ValueError(f"rate={rate!r}: expected a multiple of the data's own rate, above 0")
-    if repeat < 0:
-        raise ValueError(f"repeat={repeat}: expected the number of times to send the file, or 0 for no end")
+    check_sending(rate, repeat, seconds)
     head, step, tsamp = _header(source)
     per_second = step / tsamp * rate
     with ExitStack() as stack:
