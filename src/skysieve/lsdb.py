@@ -190,7 +190,7 @@ def _request(n_peaks: int, threads: int | None, options: dict[str, Any]) -> Requ
     if model is not None:
         one_of("model", model, (*BAND_MODELS, "none"))
     terms = DEFAULT_TERMS if given.get("nterms") is None and model is None else None
-    given["nterms"] = given.get("nterms") or 1
+    given["nterms"] = 1 if given.get("nterms") is None else given["nterms"]
     given = {"fmin": "auto", "fmax": "auto"} | given
     given.setdefault("samples_per_peak", OPEN_SAMPLES if "auto" in (given["fmin"], given["fmax"]) else 5)
     given |= {"n_peaks": whole("n_peaks", n_peaks, 1), "threads": threads}

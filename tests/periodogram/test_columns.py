@@ -477,6 +477,16 @@ def test_limits_dates_and_sentinels(tmp_path: Path) -> None:
         read_light_curves(path)
 
 
+@pytest.mark.parametrize(("name", "dropped"), [("y", 0), ("flux", 0), ("V", 2), ("mag", 2)])
+def test_only_magnitudes_have_sentinels(tmp_path: Path, name: str, dropped: int) -> None:
+    """A column ``y`` may hold anything, such as a flux of exactly 99."""
+    values = 50 + 20 * (MAG - MAG.min())
+    values[[3, 8]] = 99
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([f"t,{name}", *(f"{t},{y:.4f}" for t, y in zip(T, values, strict=True))]))
+    assert len(flagged(read_light_curves(path, Wanted(mag=name)))) == dropped
+
+
 def test_zeros_for_missing_values(tmp_path: Path) -> None:
     """Magnitudes of 0 and fluxes of -999 far from all others, dates of 0 or below."""
     zero = np.where(np.arange(N) % 40 == 7, 0.0, MAG)

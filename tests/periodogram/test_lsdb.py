@@ -202,6 +202,13 @@ def test_a_column_without_any_value_has_no_light_curves():
     assert np.isnan(found["period"]).all()
 
 
+def test_a_constant_is_fitted_only_if_asked():
+    found = skysieve.lsdb.periods(frame(), "lc", **GRID, model="none", nterms=0)
+    np.testing.assert_allclose(found["power"].astype(float), 0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"nterms=0; model='offsets' needs at least 1 term"):
+        skysieve.lsdb.periods(frame(), "lc", **GRID, nterms=0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [

@@ -180,6 +180,15 @@ def forms(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for form in (plain(name), plain(bare), plain(last)) if form))
 
 
+def is_magnitude(name: str) -> bool:
+    """Whether a column of values holds magnitudes, by its name: such as ``psfMag``, or a band such as ``V``.
+
+    >>> is_magnitude("magpsf"), is_magnitude("V"), is_magnitude("y"), is_magnitude("flux")
+    (True, True, False, False)
+    """
+    return "mag" in plain(name) or (len(name) == 1 and plain(name) != "y")
+
+
 def is_label(role: str) -> bool:
     """Whether the column of a role holds names or flags rather than numbers."""
     return role in LABELS or role.startswith(FLAG)

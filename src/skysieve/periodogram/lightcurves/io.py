@@ -32,6 +32,7 @@ from skysieve.periodogram.lightcurves.column_names import (
     MissingColumn,
     Wanted,
     is_label,
+    is_magnitude,
     plain,
 )
 from skysieve.periodogram.lightcurves.textfile import read_text
@@ -134,8 +135,7 @@ class LightCurves:
     @property
     def is_magnitude(self) -> bool:
         """Whether the values are magnitudes, which plots draw downwards."""
-        name = plain(self.value_name)
-        return "mag" in name or (len(self.value_name) == 1 and name != "y")
+        return is_magnitude(self.value_name)
 
     def part(self, start: int, stop: int) -> LightCurves:
         """Objects ``start:stop`` alone; views, not copies."""
@@ -532,8 +532,8 @@ def marked(
     ``whole``: these are all rows of the file, one of which at least must be left.
     """
     value = names[columns.mag]
-    is_magnitude = "mag" in plain(value) or len(value) == 1
-    if not columns.flags and _usual(data["time"], data["mag"], data.get("err"), is_magnitude):
+    magnitudes = is_magnitude(value)
+    if not columns.flags and _usual(data["time"], data["mag"], data.get("err"), magnitudes):
         return {}, ()
     left_out: dict[str, int] = {}
     used: list[int] = []
@@ -553,7 +553,7 @@ def marked(
         bad |= found.bad
     if whole and left_out and not (present & ~bad).any():
         raise BadFile(f"has no row left: all are {', '.join(left_out)}; --quality-mask none keeps them")
-    if is_magnitude:
+    if magnitudes:
         known = np.abs(data["mag"]) > LEAST_SENTINEL  # few, if any
         known[known] = np.isin(np.round(data["mag"][known], 4), SENTINELS)
         zero = data["mag"] == 0
