@@ -14,7 +14,7 @@ import pytest
 from tests.kernels.test_stream_chain import run, same_runs, write_voltages
 
 from skysieve.dedispersion import Filterbank, Losses, Noise, PulseGrid, completeness, fake, plan, search
-from skysieve.dedispersion.stream import LiveInjector, StreamSearch
+from skysieve.dedispersion.stream import LiveInjector, StreamSearch, beams
 
 pytestmark = pytest.mark.gpu
 DMS = np.arange(0, 201, 10.0)
@@ -163,10 +163,11 @@ def file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:all"])
-def test_voltages_to_candidates(file, tmp_path, device):
+def test_voltages_to_candidates(file, tmp_path, device, monkeypatch):
     """The table and the samples of candidates are those of the CPU; packets go from the ring itself."""
-    cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
-    same_runs(cpu, run(file, tmp_path / "gpu", device, history=2.0**20), tmp_path)
+    monkeypatch.setattr(beams, "HISTORY_BYTES", 2**20)
+    cpu = run(file, tmp_path / "cpu", "cpu")
+    same_runs(cpu, run(file, tmp_path / "gpu", device), tmp_path)
 
 
 FAULT = """

@@ -142,11 +142,12 @@ class Driver:
 @pytest.mark.parametrize("count", [1, 2])
 def test_voltages_to_candidates_on_gpus(file, tmp_path, on_gpus, monkeypatch, count):
     """The table and the samples of candidates are those of the CPU, also if memory cannot be page-locked."""
-    cpu = run(file, tmp_path / "cpu", "cpu", history=2.0**20)
+    monkeypatch.setattr(beams, "HISTORY_BYTES", 2**20)
+    cpu = run(file, tmp_path / "cpu", "cpu")
     driver = Driver(refuses=count == 1)
     monkeypatch.setattr(pagelock, "driver", lambda runtime: driver)
     on_gpus([Fragile(i) for i in range(count)])
-    gpu = run(file, tmp_path / "gpu", history=2.0**20)
+    gpu = run(file, tmp_path / "gpu")
     same_runs(cpu, gpu, tmp_path)
     assert driver.asked == 1
     assert not driver.locked
