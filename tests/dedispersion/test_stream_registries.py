@@ -22,6 +22,7 @@ from skysieve.dedispersion.stream.command import commands
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import Intake
 from skysieve.dedispersion.stream.metrics import METRICS, names_of
+from skysieve.dedispersion.stream.pipeline import Pipeline
 from skysieve.dedispersion.stream.receive.formats import FORMATS, make_parser
 from skysieve.dedispersion.stream.receive.packets import REASONS
 from skysieve.dedispersion.stream.receive.ring import Ring
@@ -30,7 +31,6 @@ from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, INJECTION_CO
 from skysieve.dedispersion.stream.report.previous_run import GAP_COLUMNS, Ending
 from skysieve.dedispersion.stream.report.sink import GRACE, Sink
 from skysieve.dedispersion.stream.report.triggers import TRIGGERS, make_trigger
-from skysieve.dedispersion.stream.search.coincidence import Coincidence
 from skysieve.dedispersion.stream.search.cuda_samples import SPREAD
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "streaming.md"
@@ -66,7 +66,7 @@ def test_other_defaults():
     assert STREAM["pfb_window"] == defaults(Channeliser)["window"]
     assert STREAM["datagram_bytes"] == defaults(UdpReceiver)["slot_bytes"]
     assert STREAM["beams"] == defaults(Intake)["most_beams"]
-    assert STREAM["coincident"] == defaults(Coincidence)["fraction"]
+    assert STREAM["coincident"] == defaults(Pipeline)["coincident"]
     assert STREAM["grace"] == GRACE
     assert STREAM["ring"] == defaults(Ring)["seconds"]
 
