@@ -76,12 +76,13 @@ def devices_for(device: str, files: Sequence[Path], limited: bool = False) -> li
 
 
 def most_helpers(devices: Sequence[str], threads: int | None = None) -> int:
-    """The largest number of `Helpers` for some devices: 0 on CPUs, and if each GPU searches one file at a time.
+    """The largest number of `Helpers` for some devices.
 
-    The processes use no more cores than ``threads``, if it is given.
+    It is 0 on CPUs, if each GPU searches one file at a time, and on Windows, where processes inherit no pipes.  The
+    processes use no more cores than ``threads``, if it is given.
     """
     gpus = set(devices) if devices[0].startswith("cuda") else set()
-    if len(devices) == len(gpus):
+    if len(devices) == len(gpus) or sys.platform == "win32":
         return 0
     cores = usable_cores() if threads is None else min(threads, usable_cores())
     return max(0, min(cores // CORES_EACH - 1, HELPERS_EACH * len(gpus)))
