@@ -44,7 +44,7 @@ def problems(draw):
     return atoms, grid
 
 
-# Where start times lie in several groups, the window "exp" has a function of its own: float64 would compile it again.
+# Start times in several groups use another compiled function of the window "exp", which float64 would compile again.
 @pytest.mark.parametrize(
     "kinds", [[("rect", "float64"), ("rect", "float32"), ("exp", "float32")], slow([("exp", "float64")])]
 )

@@ -145,7 +145,7 @@ def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("begun-*"))) == 3
     assert [number for number, _ in found] == list(range(12))
     assert sorted(where for _, where in found) == ["here"] * 11 + ["there on cpu"]
-    assert said == ["1 process more search the files that are left"]
+    assert said == ["the remaining files are also searched by 1 process more"]
 
 
 def test_a_process_without_its_device_searches_nothing(monkeypatch):
@@ -249,7 +249,7 @@ def test_a_process_does_not_run_the_program_again(tmp_path):
 
 
 def test_processes_are_started_for_long_runs_only(monkeypatch):
-    """For half of the cores, at most three for each GPU, and none where a GPU searches one file at a time."""
+    """One process for each four cores, at most three beside the first for each GPU, none for one file at a time."""
     monkeypatch.setattr(at_once, "usable_cores", lambda: 32)
     zero, one = "cuda:0", "cuda:1"
     wanted = {(zero, zero): 3, (zero, one, zero, one): 6, (zero, one): 0, (zero,): 0, ("cpu", "cpu"): 0}

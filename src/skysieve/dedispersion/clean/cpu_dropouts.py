@@ -53,9 +53,10 @@ def equal_pairs(rows, top, equal, many):
 def long_runs(rows, at, need, step, top, bottom, found, ends):
     """Find runs of at least ``need`` equal samples that begin after the first row and end before the last.
 
-    A run of more than ``step`` samples holds at least one of the pairs of rows that are compared, which are ``step``
-    rows apart.  ``found`` gets (channel, first, last + 1, mark of the value), where ``at`` is the number of the first
-    row; returns their number.  ``ends`` gets the numbers of equal pairs after the first row and before the last one.
+    One pair of neighbouring rows is compared in every ``step`` rows, so that a run of more than ``step`` samples holds
+    at least one of these pairs.  Each row of ``found`` is a run: channel, first sample, last sample + 1, and mark of
+    the value.  ``at`` is the number of the first sample.  Returns the number of runs.  ``ends`` gets the numbers of
+    equal pairs after the first row and before the last one.
     """
     n, C = rows.shape
     until = np.zeros(C, np.int64)

@@ -162,11 +162,6 @@ class Helpers(Generic[R]):
         Largest number of processes.
     detail : callable
         Gets a line for a verbose user.
-
-    Attributes
-    ----------
-    most : int
-        Largest number of processes.
     """
 
     def __init__(
@@ -199,7 +194,7 @@ class Helpers(Generic[R]):
         each = [_fit(device) for device in self._devices]
         self.most = count = min(self.most, left, int(available_host_memory() // HOST_BYTES), len(each) * min(each))
         if count:
-            self._detail(f"{counted(count, 'process', 'processes')} more search the files that are left")
+            self._detail(f"the remaining files are also searched by {counted(count, 'process', 'processes')} more")
         for number in range(count):
             try:
                 helper = _Helper[R](self._devices[(number + 1) % len(self._devices)])
@@ -245,9 +240,9 @@ class _Helper(Generic[R]):
         self.device, self.ready, self.ending = device, False, False
         self._connection, other = Pipe()
         with other:
-            begin = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({other.fileno()})"
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({other.fileno()})"
             self.process = subprocess.Popen(
-                [sys.executable, "-c", begin], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()], start_new_session=True,
             )  # fmt: skip
 

@@ -395,7 +395,7 @@ def search(
             }  # fmt: skip
             load_numba()
             outputs = Outputs(output, chosen, folder, plot, cutouts, most, resume, overwrite)
-            if code := search_each(listed, one, outputs, asked, messages):
+            if code := search_each(listed, one, outputs, asked):
                 raise typer.Exit(code)
             return
         if resume:

@@ -167,9 +167,7 @@ class FileSearch:
         return prepared, found, every
 
 
-def search_each(
-    files: list[Path], search: FileSearch, outputs: Outputs, asked: dict[str, Any], messages: Messages
-) -> int:
+def search_each(files: list[Path], search: FileSearch, outputs: Outputs, asked: dict[str, Any]) -> int:
     """Search files, one after another or several at a time on GPUs; files that cannot be searched do not end the run.
 
     Parameters
@@ -181,14 +179,13 @@ def search_each(
     outputs : Outputs
     asked : dict
         The options that change candidates, as JSON holds them: a run that continues must have the same.
-    messages : Messages
 
     Returns
     -------
     int
         The exit code.
     """
-    names = labels(files)
+    names, messages = labels(files), search.messages
     outputs.check(names)
     with ExitStack() as stack:
         parts = None

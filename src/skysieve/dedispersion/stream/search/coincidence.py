@@ -14,7 +14,7 @@ from skysieve.dedispersion.stream.records import Candidate
 HOLD = 2.0
 """Most seconds of wall time that a candidate waits for the other beams."""
 LINK = 0.01
-"""Windows overlap if they are at most this many seconds apart at the top of the band."""
+"""Longest gap between two windows that count as overlapping, in seconds at the top of the band."""
 
 
 class Coincidence:
