@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -157,6 +158,26 @@ def test_files_that_cannot_grow_end_the_run_and_resume_gives_the_same_table(tmp_
     cluster.run(toy(tmp_path / "a.parquet", **options), resume=True)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "one.parquet"]
+
+
+def test_partitions_at_the_same_time_give_the_same_table(tmp_path):
+    cluster.run(toy(tmp_path / "one.parquet", bad=[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filters = list(warnings.filters)
+        done = cluster.run(toy(tmp_path / "a.parquet", bad=[1], at_once=3, meet=3))
+        assert warnings.filters == filters
+    assert done.failed == {1: "partition 1 is bad"}
+    assert pq.read_table(tmp_path / "a.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
+
+
+def test_a_full_disk_ends_partitions_at_the_same_time(tmp_path):
+    with pytest.raises(OutputError, match="No space left on device"):
+        cluster.run(toy(tmp_path / "a.parquet", full=[1], at_once=2))
+    assert not (tmp_path / "a.parquet").exists()
+    with pytest.raises(DeviceLost):
+        cluster.run(toy(tmp_path / "b.parquet", lost=[1], at_once=2))
+    assert cluster.run(toy(tmp_path / "b.parquet", lost=[1], at_once=2), resume=True).rows == 18
 
 
 def test_a_lost_gpu_ends_the_run_and_resume_continues(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ class Toy:
     Options: ``n``, ``rows``, ``bad`` (partitions that raise), ``kill`` (that kill their worker the first time),
     ``lost`` (whose GPU does not respond the first time), ``always`` (that kill it each time), ``full`` (that find the
     disk full), ``hungry`` (that take 2.5 GiB), ``texts`` (whose ``x`` is text), ``seconds``, ``faults``, ``wants`` (a
-    variable without which all raise).
+    variable without which all raise), ``at_once``, ``meet`` (number of first partitions that wait for each other).
     """
 
     row = "row"
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.options, self.folder = job.options, job.at(job.output).parent
+        self.at_once = job.options.get("at_once", 1)
+        self.met = threading.Barrier(job.options.get("meet", 1))
 
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
@@ -36,6 +39,8 @@ class Toy:
     def compute(self, partition: int) -> Part:
         o, k = self.options, partition
         time.sleep(o.get("seconds", 0))
+        if k < o.get("meet", 0):
+            self.met.wait(60)
         if o.get("wants") and o["wants"] not in os.environ:
             raise ValueError(f"{o['wants']} is not set")
         if k in o.get("bad", ()):

@@ -7,14 +7,19 @@ Needs NumPy, SciPy, numba, CuPy and pytest alone.
 from __future__ import annotations
 
 import functools
+import itertools
+import threading
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import skysieve
+from skysieve.cli import app
 from skysieve.core.device import resolve
 from skysieve.core.errors import DeviceUnavailable, MemoryBudgetError
 from skysieve.sphere import ECP, ConvolvePlan, Gaussian, GaussLegendre, Healpix, MexicanHat, Rings, TopHat, Window
+from skysieve.sphere.command import partitions
 from skysieve.sphere.cuda.direct import spin
 from skysieve.sphere.grids.healpix import UNSEEN, nest2ring
 from skysieve.sphere.kernels.radial import make_radial
@@ -372,3 +377,28 @@ def test_memory_is_as_described(method, width):
         used, said = pool.total_bytes() - before, p.describe()["bytes"]
     assert used <= 1.2 * said
     assert resolve("cuda")[0].total_memory > said
+
+
+def test_files_that_are_smoothed_at_the_same_time_are_those_of_one_at_a_time(tmp_path, monkeypatch):
+    fits = pytest.importorskip("astropy.io.fits")
+    files = [tmp_path / f"{k}.fits" for k in range(7)]
+    for k, file in enumerate(files):
+        column = fits.Column("I", "E", array=np.random.default_rng(k).standard_normal(12 * 64**2).astype(np.float32))
+        table = fits.BinTableHDU.from_columns([column])
+        table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": 64})
+        table.writeto(file)
+    smooth_one = partitions.smooth_one
+    for number in (1, 3):
+        calls, met = itertools.count(), threading.Barrier(number)
+
+        def meeting(*given, calls=calls, met=met, number=number, **options):
+            if next(calls) < number:
+                met.wait(60)
+            return smooth_one(*given, **options)
+
+        monkeypatch.setattr(partitions, "smooth_one", meeting)
+        monkeypatch.setattr(partitions, "AT_ONCE", number)
+        command = ["smooth", *map(str, files), "-o", str(tmp_path / f"{number}"), "--fwhm", "4deg", "--device", "cuda"]
+        assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    for file in files:
+        assert (tmp_path / "3" / file.name).read_bytes() == (tmp_path / "1" / file.name).read_bytes()

@@ -125,9 +125,12 @@ class Work(Protocol):
     ----------
     row : str
         What a row of the partitions' tables is called when rows are counted: "row", or "file" if each row is a file.
+    at_once : int
+        Number of partitions that threads of a process without Dask compute at the same time.
     """
 
     row: ClassVar[str]
+    at_once: int = 1
 
     def __init__(self, job: Job, resources: Resources) -> None: ...
 

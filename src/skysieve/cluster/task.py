@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ Step = Callable[[int, dict[str, Any] | None, str], None]
 """``step(number, facts, error)``: a partition is done, or has failed."""
 
 _working = threading.Lock()
-"""A process computes one partition at a time."""
+"""A process computes one partition at a time, or `Work.at_once` partitions of one job."""
 _last: dict[tuple[str, str, Resources], tuple[Job, Work]] = {}
 """The work of the job that this process computed last."""
 
@@ -39,17 +41,25 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
         The partition cannot be computed.
     """
     with _working:
-        at = (folder, key, resources)
-        if at not in _last:
-            job = Job(**read_manifest(Path(folder))["job"])
-            if job.key != key:
-                raise ValueError(f"{folder}: the folder now holds another job")
-            _last.clear()
-            _last[at] = job, job.kind(job, resources)
-        job, work = _last[at]
-        if (found := stored(Path(folder), number, job.key_of(number))) is not None:
-            return found
-        return store(Path(folder), number, job.key_of(number), work.compute(job.partitions[number]))
+        return _compute(Path(folder), number, *_prepared(folder, key, resources))
+
+
+def _prepared(folder: str, key: str, resources: Resources) -> tuple[Job, Work]:
+    """The job of a folder, and the work for it."""
+    at = (folder, key, resources)
+    if at not in _last:
+        job = Job(**read_manifest(Path(folder))["job"])
+        if job.key != key:
+            raise ValueError(f"{folder}: the folder now holds another job")
+        _last.clear()
+        _last[at] = job, job.kind(job, resources)
+    return _last[at]
+
+
+def _compute(folder: Path, number: int, job: Job, work: Work) -> dict[str, Any]:
+    if (found := stored(folder, number, job.key_of(number))) is not None:
+        return found
+    return store(folder, number, job.key_of(number), work.compute(job.partitions[number]))
 
 
 FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError)
@@ -57,16 +67,37 @@ FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError
 
 
 def in_this_process(folder: Path, key: str, numbers: Iterable[int], resources: Resources, step: Step) -> None:
-    """Compute partitions one after the other."""
-    for number in numbers:
+    """Compute partitions one after the other, or `Work.at_once` of them at the same time."""
+    with _working:
         try:
-            facts = compute(str(folder), key, number, resources)
-        except (OutputError, DeviceLost):
+            job, work = _prepared(str(folder), key, resources)
+        except DeviceLost:
             raise
         except FAULTS as error:
-            step(number, None, in_words(error))
-        else:
-            step(number, facts, "")
+            for number in numbers:
+                step(number, None, in_words(error))
+            return
+
+        def one(number: int) -> tuple[dict[str, Any] | None, str]:
+            try:
+                return _compute(folder, number, job, work), ""
+            except (OutputError, DeviceLost):
+                raise
+            except FAULTS as error:
+                return None, in_words(error)
+
+        if work.at_once == 1:
+            for number in numbers:
+                step(number, *one(number))
+            return
+        todo = list(numbers)
+        # Threads that catch warnings at the same time may restore each other's filters: this one restores the first.
+        with warnings.catch_warnings(), ThreadPoolExecutor(work.at_once) as pool:
+            try:
+                for number, found in zip(todo, pool.map(one, todo), strict=True):
+                    step(number, *found)
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 def in_words(error: BaseException) -> str:

@@ -39,6 +39,7 @@ class PeriodWork:
     """
 
     row = "row"
+    at_once = 1
 
     def __init__(self, job: Job, resources: Resources) -> None:
         options = job.options | {

@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -300,8 +301,9 @@ def smooth_one(
     messages: Messages,
     overwrite: bool,
     plot: Path | None = None,
+    alone: AbstractContextManager[Any] | None = None,
 ) -> SkyMaps:
-    """Smooth the maps of a file by the options, and write them."""
+    """Smooth the maps of a file by the options, and write them; hold the lock `alone` while they are smoothed."""
     from dataclasses import replace
 
     from skysieve.core.device import begin
@@ -323,7 +325,7 @@ def smooth_one(
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
             "quadrature")  # fmt: skip
-    with messages.notes():
+    with alone or nullcontext(), messages.notes():
         found = smooth_maps(
             sky, kernel=kernel, iter=options["iterations"], progress=messages.progress,
             **{name: options[name] for name in same},

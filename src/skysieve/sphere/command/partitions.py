@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from skysieve.cluster.description import Job, OutputError, Part, Prepared, Resources
 from skysieve.core.command import STDIO, Messages, check_output
+from skysieve.core.device import resolve
 from skysieve.core.errors import one_line
+from skysieve.core.memory import available_host_memory
 from skysieve.core.parts import files_of
 
 from .cli import smooth_one
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
 
+AT_ONCE = 3
+"""Partitions at the same time on a GPU: it smooths one, while the files of the others are read and written."""
 SHARE, TOGETHER = 100, 2**26
 """Small files are smoothed together: at most so many partitions are made of them, unless one has more bytes."""
 
@@ -26,6 +31,7 @@ class SmoothWork:
     """See `skysieve.cluster.description.Work`.  A partition is a list of numbers of files of maps."""
 
     row = "file"
+    at_once: int
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.job = job
@@ -34,6 +40,13 @@ class SmoothWork:
             job.options[name] is not None for name in ("iterations", "lmax", "nside_out")
         )
         self.options["device"] = job.options["device"] if transforms else job.device  # transforms run on the CPU
+        self.at_once = 1 if transforms or resolve(job.device)[0].kind == "cpu" else self._most_at_once()
+        self._smoothing = threading.Lock()
+
+    def _most_at_once(self) -> int:
+        """Files that fit into the host's memory: each may need eight times its size, for it may be compressed."""
+        largest = max((size or 1 for _, size, _ in self.job.inputs), default=1)
+        return max(1, min(AT_ONCE, available_host_memory() // (8 * largest)))
 
     @classmethod
     def prepare(cls, options: dict[str, Any], output: str) -> Prepared:
@@ -53,11 +66,12 @@ class SmoothWork:
         """Smooth the maps of some files."""
         rows: list[tuple[str, str, int, str]] = []
         faults, outputs, maps = list[str](), list[str](), 0
+        quiet = Messages(quiet=True)
         for name in (self.options["files"][number] for number in partition):
             file = self.job.at(name)
             output = self.job.at(self.job.output) / file.name
             try:
-                found = smooth_one(file, output, self.options, Messages(quiet=True), overwrite=True)
+                found = smooth_one(file, output, self.options, quiet, overwrite=True, alone=self._smoothing)
             except (ValueError, OSError) as error:
                 if isinstance(error, OSError) and error.filename == str(output):
                     raise OutputError(error.errno, error.strerror or str(error), str(output)) from error
