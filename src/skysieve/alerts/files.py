@@ -177,10 +177,10 @@ class FileSource:
                 size = os.fstat(file.fileno()).st_size
                 raise EndsEarly(f"ends in the middle of a block, at byte {at} of {size}; what is complete was read")
             whole = _whole_block(file, at, header.sync)  # the file may have grown since it was found incomplete
-        if whole is None:
-            file.seek(at)
-            bad = Packets(bad=[("a damaged block", file.read(found - at))])
-            return Unit(place, at, found + SYNC, mark, bad, time.time())
+            if whole is None:
+                file.seek(at)
+                bad = Packets(bad=[("a damaged block", file.read(found - at))])
+                return Unit(place, at, found + SYNC, mark, bad, time.time())
         count, data, following = whole
         try:
             packets = self._decoder.block(header.program, unpacked(header.codec, data), count)

@@ -42,9 +42,9 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     Traceback (most recent call last):
     ValueError: n=2.5: expected a whole number, at least 1
     """
-    integral = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if integral and value >= least and (most is None or value <= most):
-        return int(value)
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if number is not None and number >= least and (most is None or number <= most):
+        return number
     limits = f", at least {least}" if most is None else f" from {least} to {most}"
     raise ValueError(f"{name}={value!r}: expected a whole number{limits}")
 

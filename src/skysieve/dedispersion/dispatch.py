@@ -377,6 +377,6 @@ def _plain(value: Any) -> Hashable:
     """An option as part of a key, with its type (1 and True are different options) and with its unit, if it has one."""
     if getattr(value, "unit", None) is not None:
         return str(value.unit), _plain(value.value)
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, (list, tuple, np.ndarray)):
         return tuple(_plain(one) for one in value)
     return type(value), value

@@ -129,7 +129,7 @@ class Dedispersed(Result):
         """
         from matplotlib.figure import Figure
 
-        figure = Figure(**{"figsize": (8, 5), "layout": "constrained", **options})
+        figure = Figure(**dict[str, Any](figsize=(8, 5), layout="constrained") | options)
         axes = figure.subplots()
         bins = -(-self.data.shape[1] // MOST_DRAWN)
         rows = -(-len(self.dms) // MOST_DRAWN)
@@ -252,7 +252,7 @@ def save_fields(result: Any, path: str | os.PathLike[str]) -> None:
     take(result, "")
     text = json.dumps({"format": _format(type(result)), **facts}, default=lambda v: v.item())
     with written(path) as part, open(part, "wb") as file:
-        np.savez(file, **{"facts": np.array(text), **arrays})
+        np.savez(file, facts=np.array(text), **arrays)
 
 
 def load_fields(kind: type, path: str | os.PathLike[str], parts: Mapping[str, type]) -> dict[str, Any]:

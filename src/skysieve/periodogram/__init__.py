@@ -8,8 +8,9 @@ from skysieve.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from skysieve.periodogram.analysis.fap import NoFormulaWarning
-    from skysieve.periodogram.astropy_class.lombscargle import LombScargle, Prewhitened
+    from skysieve.periodogram.astropy_class.lombscargle import LombScargle
     from skysieve.periodogram.astropy_class.peaks import PeakList
+    from skysieve.periodogram.astropy_class.prewhiten import Prewhitened
     from skysieve.periodogram.astropy_class.register import register_astropy
     from skysieve.periodogram.result.aliases import Alias, Aliases, find_aliases
     from skysieve.periodogram.result.peaks import Peaks

@@ -155,7 +155,7 @@ def _include(package: str, name: str, text: str, stack: tuple[str, ...]) -> str:
     """Replace ``#include`` lines by the project headers, each with a guard and with ``#line``."""
     if name in stack:
         raise KernelError(f"{name} includes itself: {' -> '.join([*stack, name])}")
-    out = []
+    out: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = _INCLUDE.match(line)
         if match is None:

@@ -236,12 +236,15 @@ class Lane(ABC):
 
         One buffer takes a fifth of the time that a buffer for each array would take.
         """
-        total, starts = 0, []
+        total = 0
+        starts: list[int] = []
         for size, dtype in wanted.values():
             starts.append(total)
             total += -(-size * dtype.itemsize // ALIGN) * ALIGN
         memory = self.pinned(name, total, np.uint8)
-        first, arrays, places = address(memory), {}, {}
+        first = address(memory)
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        places: dict[str, Place] = {}
         for (field, (size, dtype)), start in zip(wanted.items(), starts, strict=True):
             arrays[field] = np.frombuffer(memory, dtype, size, start)
             places[field] = Place(first + start, size, dtype.itemsize)

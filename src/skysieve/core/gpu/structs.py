@@ -153,11 +153,13 @@ def _packed(value: Any) -> Any:
 def _packer(kind: np.dtype[Any]) -> tuple[frozenset[str], Callable[[dict[str, Any]], Iterable[Any]], Struct]:
     """Names of a struct's fields, a function that puts their values in order, and the `Struct` with C's offsets."""
     assert kind.names is not None
-    assert kind.fields is not None
+    fields: Any = kind.fields  # NumPy's annotation takes literal strings only
     names, code, end = kind.names, "=", 0
     for name in names:
-        field, start = kind.fields[name][:2]
+        field, start = fields[name][:2]
         code += f"{start - end}x" + (_CODES[field] if field.fields is None else f"{field.itemsize}s")
         end = start + field.itemsize
-    in_order = itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+    in_order: Callable[[dict[str, Any]], Iterable[Any]] = (
+        itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+    )
     return frozenset(names), in_order, Struct(f"{code}{kind.itemsize - end}x")

@@ -11,7 +11,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -62,10 +62,9 @@ def rehearsal() -> Iterator[None]:
 
 def processor() -> str:
     """Name of the host's processor."""
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 

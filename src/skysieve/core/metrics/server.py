@@ -100,7 +100,7 @@ def exposition(values: Mapping[str, float], metrics: Iterable[Exported], prefix:
     # TYPE x_packets_total counter
     x_packets_total 3
     """
-    lines = []
+    lines: list[str] = []
     for metric in metrics:
         name = metric.exported
         if name in values:

@@ -148,7 +148,7 @@ class Watch:
 
         tasks = [partial(part, low, high) for low, high in pairwise(edges)]
         found = [tasks[0]()] if self._pool is None or count == 1 else self._pool.run(tasks)
-        self._many.append(np.sum(found, axis=0, dtype=np.int32))
+        self._many.append(np.add.reduce(found, dtype=np.int32))
         self.probes += pairs
 
     def see_counted(self, runs: CountRuns, start: int, stop: int, fb: Filterbank) -> None:

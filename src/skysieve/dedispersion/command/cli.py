@@ -42,10 +42,9 @@ from skysieve.core.errors import one_line
 from skysieve.core.files import save_figure, written
 from skysieve.core.table_files import json_text
 from skysieve.dedispersion.data.readers import FILE_FORMATS, FOLDER_SUFFIXES
-from skysieve.dedispersion.search_options import CleanOption, IgnoreOption, channel_numbers
+from skysieve.dedispersion.search_options import DATA, CleanOption, IgnoreOption, channel_numbers
 
 from .options import (
-    DATA,
     DM_NAMES,
     PULSE,
     Cleaning,

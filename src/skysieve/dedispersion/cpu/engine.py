@@ -205,7 +205,7 @@ class Engine:
         """See `contract.Engine.load`."""
         if stop - start > self.capacity:
             raise ValueError(f"samples {start} to {stop}: more than the capacity of {self.capacity}")
-        have = 0
+        have = gone = 0
         if self.start <= start < self.stop:
             have = min(self.stop, stop) - start
             gone = start - self.start

@@ -58,7 +58,7 @@ def bytes_needed(source: Source, tables: Sequence[Table], samples: int) -> int:
 
 def kernels_of(source: Source) -> list[tuple[str, ...]]:
     """The arguments of `Runtime.module` for the kernels that load samples and plan sums."""
-    loading = [(PACKAGE, "load.cu", BUILDS[source.dtype.name]), (PACKAGE, "turn.cu")]
+    loading: list[tuple[str, ...]] = [(PACKAGE, "load.cu", BUILDS[source.dtype.name]), (PACKAGE, "turn.cu")]
     return loading if source.dtype.kind == "f" else [*loading, (PACKAGE, "plan.cu")]
 
 

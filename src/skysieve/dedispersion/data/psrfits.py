@@ -89,7 +89,7 @@ class PsrfitsReader:
         if self.nbits not in (1, 2, 4, 8, 16, 32):
             raise BadFile(f"{self.path}: NBITS={self.nbits}; expected 1, 2, 4, 8, 16 or 32")
         try:
-            self._rows = table.data
+            self._rows: Any = table.data
         except (TypeError, ValueError, OSError) as error:
             raise BadFile(f"{self.path}: the SUBINT table is cut off or damaged: {error}") from None
         if min(self.nchan, self.npol, self.nsblk, len(self._rows)) < 1:
@@ -130,7 +130,7 @@ class PsrfitsReader:
         FITS has no unsigned 16-bit integers and no signed bytes.  Writers subtract or add half of the range, which
         changes the highest bit of each sample only, and TZERO says so.
         """
-        self._plain = self._rows.view(np.recarray)[column.name]  # as in the file: TZERO is not added
+        self._plain: Any = self._rows.view(np.recarray)[column.name]  # as in the file: TZERO is not added
         kind = self._plain.dtype.base.str
         usual = {16: (">i2",), 32: (">f4", ">i4")}.get(self.nbits, ("|u1",))
         zero, scale = column.bzero or 0, column.bscale or 1

@@ -114,7 +114,7 @@ class PulseReader:
             assert isinstance(self.base, NoiseReader)
             wide = self.base.values(start, count)
         else:
-            wide = self.base.read(start, count).astype(np.float32 if self.dtype.kind == "f" else np.int32)
+            wide = self.base.read(start, count).astype("f4" if self.dtype.kind == "f" else "i4")
         for firsts, shapes in self.pulses:
             length = shapes.shape[1]
             touched = (firsts < start + count) & (firsts + length > start)

@@ -127,7 +127,7 @@ class DMPlan(Result, ByValue):
         >>> [part.ndm for part in p.split(1000, 4 * 1000 * 4)]
         [4, 4, 2]
         """
-        parts = []
+        parts: list[DMPlan] = []
         for stage in self.stages:
             call = max(1, stage.per_call)
             count = max(1, room // (4 * max(1, nsamp // stage.downsamp)) // call) * call
@@ -463,7 +463,7 @@ def _list_stages(
         top = _dm_max(dm_max, dm_min)
         count = math.floor((top - dm_min) / step + 1e-9) + 1
         check_count(count, "step", step)
-        return [Stage(np.round(dm_min + step * np.arange(count), 9), float(step), binning)]
+        return [Stage(np.round(dm_min + step * np.arange(count, dtype=np.float64), 9), float(step), binning)]
     listed = np.array(numbers("dms", dms), ndmin=1)
     if listed.ndim != 1 or len(listed) == 0 or not np.isfinite(listed).all():
         raise ValueError("dms: expected a list of finite numbers, at least one")

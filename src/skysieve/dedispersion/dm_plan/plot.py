@@ -18,7 +18,7 @@ def plan_figure(plan: DMPlan, **options: Any) -> Figure:
     """Two panels against DM: smearing by cause; steps and binnings."""
     from matplotlib.figure import Figure
 
-    figure = Figure(**{"figsize": (7, 6), "layout": "constrained", **options})
+    figure = Figure(**dict[str, Any](figsize=(7, 6), layout="constrained") | options)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     dms = plan.dms
     grid = np.linspace(float(dms.min()), float(dms.max()), 500)

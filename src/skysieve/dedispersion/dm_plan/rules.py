@@ -243,4 +243,4 @@ def check_count(count: int, name: str = "", step: float = 1.0) -> None:
 
 
 def _raster(low: float, step: float, count: int) -> NDArray[np.float64]:
-    return np.round(low + step * np.arange(count), 9)
+    return np.round(low + step * np.arange(count, dtype=np.float64), 9)

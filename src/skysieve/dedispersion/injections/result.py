@@ -242,7 +242,7 @@ class Completeness(Result):
         """Recall, S/N and errors of the pulses; options of `matplotlib.figure.Figure`."""
         from matplotlib.figure import Figure
 
-        figure = Figure(**{"figsize": (14, 8), "layout": "constrained", **options})
+        figure = Figure(**dict[str, Any](figsize=(14, 8), layout="constrained") | options)
         (a, b, c), (d, e, f) = figure.subplots(2, 3)
         t = self.trials[self.trials["left"] >= LEAST_LEFT]
         recall = self.recall()

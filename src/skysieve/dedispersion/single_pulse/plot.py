@@ -24,7 +24,7 @@ def search_figure(found: Candidates, **options: Any) -> Figure:
     """Figure 5 of Magro et al. 2011: S/N against time, S/N against DM, DM against time; sizes and colours by S/N."""
     from matplotlib.figure import Figure
 
-    figure = Figure(**{"figsize": (9, 7.5), "layout": "constrained", **options})
+    figure = Figure(**dict[str, Any](figsize=(9, 7.5), layout="constrained") | options)
     cells = figure.add_gridspec(2, 3)
     top, left, plane = (figure.add_subplot(c) for c in (cells[0, :], cells[1, 0], cells[1, 1:]))
     e = found.events
@@ -62,7 +62,8 @@ def cutout_figure(c: Cutout, **options: Any) -> Figure:
     """Profile over the de-dispersed dynamic spectrum and the bow tie; the raw dynamic spectrum beside them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(**{"figsize": (10, 7), **options})  # fixed margins: to compute them takes as long as to draw
+    # fixed margins: to compute them takes as long as to draw
+    figure = Figure(**dict[str, Any](figsize=(10, 7)) | options)
     cells = figure.add_gridspec(
         3, 2, height_ratios=(1, 2, 2), left=0.09, right=0.985, bottom=0.075, top=0.98, wspace=0.24, hspace=0.07
     )
@@ -85,10 +86,10 @@ def cutout_figure(c: Cutout, **options: Any) -> Figure:
         )  # fmt: skip
         axes.set_ylabel(label)
 
-    band = (float(c.freqs[-1]), float(c.freqs[0])) if len(c.freqs) > 1 else (c.freqs[0] - 1, c.freqs[0] + 1)
-    image(lined, c.dedispersed, (*across, *band), "frequency [MHz]")
+    low, high = (float(c.freqs[-1]), float(c.freqs[0])) if len(c.freqs) > 1 else (c.freqs[0] - 1, c.freqs[0] + 1)
+    image(lined, c.dedispersed, (*across, low, high), "frequency [MHz]")
     image(bowtie, c.bowtie[::-1], (*across, float(c.dms[0]), float(c.dms[-1])), "DM [pc cm\u207b\u00b3]")
-    image(raw, c.raw, (c.raw_times[0] * 1e3, c.raw_times[-1] * 1e3, *band), "frequency [MHz]")
+    image(raw, c.raw, (c.raw_times[0] * 1e3, c.raw_times[-1] * 1e3, low, high), "frequency [MHz]")
     bowtie.axhline(c.dm, color="w", lw=0.5, ls=":")
     bowtie.set_xlabel("time from the candidate [ms]")
     raw.set_xlabel("time from the candidate [ms], as observed")

@@ -201,7 +201,8 @@ class Job:
         """The events of all tables with their DMs, times at the top of the band and widths; and all DMs, rising."""
         base = obs.dm or 0.0
         dms_all, rank = self.dms
-        offset, parts = 0, []
+        offset = 0
+        parts: list[tuple[NDArray[Any], ...]] = []
         width_of = np.array(self.boxes, np.int64)
         for (dms, binning, _, _), tab, rows in zip(self.stages, self.made, raw, strict=True):
             m = rows[:, 0].astype(np.int64)
@@ -430,7 +431,7 @@ class SearchPlan(EnginePlan):
                 clean, dropped = _optimistic(fb, run, self._threads)
             else:
                 dropped = fb.lost if len(fb.lost) else dropped_in(fb)
-            lost, joins = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)])), []
+            lost, joins = Losses(np.concatenate([dropped, full(fb.gaps, fb.nchan)])), list[int]()
             if clean is None:
                 data = fb
                 if cells is not None or len(dropped) > len(fb.lost):

@@ -666,7 +666,7 @@ def look_at_one(dtype: str | None) -> None:
     edges = np.array([0, 8])
     some = Arrivals.of(np.zeros(8, np.int64), edges)
     rows, gone = np.zeros((8, 8), dtype or "uint8"), np.zeros((8, 8), np.bool_)
-    cut = CutOut(lambda *_: (rows, gone), some, edges, 3, 1, 3, 1)
+    cut = CutOut(lambda start, stop, memory=None: (rows, gone), some, edges, 3, 1, 3, 1)
     sums = Sums(np.zeros(8 + 4 * (cut.count + cut.length)), np.zeros(1, np.int64))
     if dtype is not None:
         sums = sums_on_host(cut, sum_channels, add_bands)

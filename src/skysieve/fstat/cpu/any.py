@@ -121,7 +121,7 @@ def groups_of(job: MapJob, bank: Bank, i: int, rows: NDArray[np.int64], lal: boo
     x = padded(bank, i, before, after)
     if not lal:
         x = x.astype(np.float64)
-    counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(bank.occupied)])
+    counts = np.concatenate([np.zeros(before + 1, np.int64), np.cumsum(bank.occupied, dtype=np.int64)])
     counts = np.concatenate([counts, np.full(after, counts[-1])])
     return [
         Group(

@@ -90,7 +90,7 @@ def search_sfts(
     if not isinstance(bank, TemplateBank):
         raise TypeError(f"bank is a {type(bank).__name__}, expected a TemplateBank")
     names = "checkpoint", "checkpoint_every", "total", "facts", "progress"
-    run = {"total": len(bank)} | {name: options.pop(name) for name in names if name in options}
+    run: dict[str, Any] = {"total": len(bank)} | {name: options.pop(name) for name in names if name in options}
     many = listed(sfts, SFTs, "sfts")
     threads = options.get("threads")
     if many and (text := long_sfts(bank, many[0].tsft)):

@@ -97,7 +97,7 @@ class WindowSum:
         """Coefficients by rate: terms of equal rate are added, and complex windows are completed by conjugate terms."""
         out: dict[complex, NDArray[np.complex128]] = {}
         for c, rate in self.terms:
-            parts = [(np.asarray(c), rate)]
+            parts: list[tuple[NDArray[Any], complex]] = [(np.asarray(c), rate)]
             if not self.real:
                 parts = [(0.5 * np.asarray(c), rate), (0.5 * np.conj(c), rate.conjugate())]
             for values, r in parts:

@@ -331,7 +331,7 @@ class SearchPlan(Plan):
         around = rates.predicted("fstat", self.devices[0], self.work_of(templates, atoms, on_device))
         times: dict[str, float | None] = {}
         for name, share in (("seconds", min(templates, len(self.devices))), ("processor_seconds", 1)):
-            each = [*(f[name] for f in found), around[name]]
+            each: list[Any] = [*(f[name] for f in found), around[name]]
             times[name] = None if None in each else float(sum(each)) / share
         return times
 

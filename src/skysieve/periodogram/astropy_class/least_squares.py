@@ -43,7 +43,7 @@ def design_matrix(
 
 def fit(
     t: NDArray[Any], y: NDArray[Any], dy: NDArray[Any] | None, frequency: float, fit_mean: bool, nterms: int
-) -> NDArray[np.float64]:
+) -> NDArray[Any]:
     """Least-squares parameters of `design_matrix`'s columns.
 
     Raises

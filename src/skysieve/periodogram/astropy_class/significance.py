@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.periodogram.contract import MethodName
     from skysieve.periodogram.result.result import LombScargleResult
 
 
@@ -165,7 +166,7 @@ class Significance(FittedCurve, ABC):
         self,
         frequency: NDArray[Any],
         normalization: str,
-        method: str,
+        method: MethodName,
         regular: bool,
         data: tuple[Any, Any, Any] | None = None,
         **options: Any,

@@ -89,7 +89,7 @@ def _searches(device: Device, method: str, dtype: str) -> list[tuple[dict[str, f
             continue  # on a GPU the first does not exist, and the work of several terms or bands is not counted
         made = _curves(many, rows)
         grid = {"fmin": 2 / SPAN, "fmax": (2 + nf / 5) / SPAN, "nf": nf}
-        given = {**grid, **options, "n_peaks": 5, "return_power": False, "device": device, "dtype": dtype}
+        given = dict[str, Any](grid | options, n_peaks=5, return_power=False, device=device, dtype=dtype)
         arrays: tuple[Any, ...] = (made.t, made.y, made.dy)
         plan: Any = LombScarglePlan(**given) if kind != "bands" else MultibandPlan(**given)
         if kind == "bands":

@@ -52,7 +52,7 @@ def series(device: str) -> None:
     given: dict[str, Any] = {"n_peaks": 5, "device": device, "threads": 2, "method": _method(device)}
     lombscargle(**_curves(1), nterms=2, **LONG_GRID, **given)
     lombscargle(**_curves(OBJECTS), nterms=4, return_power=False, **given)
-    for objects, more in ((1, LONG_GRID), (OBJECTS, {"return_power": False})):
+    for objects, more in ((1, LONG_GRID), (OBJECTS, dict[str, Any](return_power=False))):
         made = _curves(objects)
         made["bands"] = np.arange(len(made["t"])) % 2
         lombscargle_multiband(**made, **more, **given)

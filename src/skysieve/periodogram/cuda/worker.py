@@ -52,7 +52,7 @@ FLOORED = 32
 class Worker(ABC):
     """Kernels, tables and lanes of one GPU; each subclass fits one kind of model."""
 
-    search = SEARCH
+    search: tuple[int, int] = SEARCH
     methods: ClassVar[type[Methods]]
     """Class of the methods for the model."""
 

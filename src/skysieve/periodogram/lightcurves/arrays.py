@@ -192,7 +192,7 @@ def is_ragged(x: Any) -> bool:
     """Whether ``x`` is a list (tuple, object array) of arrays rather than one array."""
     if isinstance(x, np.ndarray):
         return x.dtype == object and x.ndim == 1 and x.size > 0 and np.ndim(x[0]) > 0
-    return isinstance(x, (list, tuple)) and len(x) > 0 and not isinstance(x[0], str) and np.ndim(x[0]) > 0
+    return isinstance(x, (list, tuple)) and len(x) > 0 and np.ndim(x[0]) > 0
 
 
 def numeric(x: Any, name: str) -> Any:

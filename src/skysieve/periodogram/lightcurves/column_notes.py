@@ -75,7 +75,7 @@ def typed(cells: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "U":
         if array.dtype.kind == "f":
             finite = array[np.isfinite(array)]
-            whole = finite.size > 0 and (np.abs(finite) < 2**53).all() and (finite == np.round(finite)).all()
+            whole = finite.size > 0 and (np.abs(finite) < 2**53).all() and (finite == finite.round()).all()
             return finite.astype(np.int64) if whole else array
         return array
     text = np.char.strip(array)

@@ -48,7 +48,8 @@ _FLOAT64 = np.dtype(np.float64)
 def _is_plain(x: Any) -> bool:
     """Whether ``x`` is certainly a 1-D array of native float64, of NumPy (aligned) or CuPy, without a unit or mask."""
     if type(x) is not np.ndarray:
-        return type(x) is getattr(sys.modules.get("cupy"), "ndarray", None) and x.dtype == _FLOAT64 and x.ndim == 1
+        of_cupy: Any = getattr(sys.modules.get("cupy"), "ndarray", None)
+        return type(x) is of_cupy and x.dtype == _FLOAT64 and x.ndim == 1
     return x.dtype is _FLOAT64 and x.ndim == 1 and x.flags.aligned
 
 
@@ -174,7 +175,7 @@ class ListSource(_Columns):
         """Objects ``start:stop``; see `skysieve.periodogram.contract.Source`."""
         rows = int(self.offsets[stop] - self.offsets[start])
         t, y, dy = (
-            None if x is None else _joined(x[start:stop], self.on_device, empty and partial(empty, name, rows))
+            None if x is None else _joined(x[start:stop], self.on_device, partial(empty, name, rows) if empty else None)
             for name, x in (("t", self.t), ("y", self.y), ("dy", self.dy))
         )
         return t, y, dy, self.offsets[start : stop + 1] - self.offsets[start]

@@ -91,7 +91,7 @@ class TextTable:
 
     names: list[str]
     columns: Columns
-    data: dict[str, NDArray[np.generic]]
+    data: dict[str, NDArray[Any]]
     time_unit: str = ""
     notes: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -376,7 +376,7 @@ def _seek_rows(path: Path, layout: Layout) -> list[str]:
 
 def _by_arrow(
     path: Path, layout: Layout, names: list[str], columns: Columns
-) -> tuple[dict[str, NDArray[np.generic]], bool] | None:
+) -> tuple[dict[str, NDArray[Any]], bool] | None:
     """Read the file by pyarrow; None if it has rows that pyarrow refuses.  Returns what `_careful` returns."""
     import pyarrow as pa
 
@@ -395,7 +395,7 @@ def _by_arrow(
         table = _arrow_table(path, layout, len(names), types)
     if table is None:
         return None
-    data: dict[str, NDArray[np.generic]] = {}
+    data: dict[str, NDArray[Any]] = {}
     limits = np.zeros(table.num_rows, bool)
     for role, at in parts.items():
         column = table.column(str(at))
@@ -460,7 +460,7 @@ def _has_comments(path: Path, skip: int) -> bool:
     return False
 
 
-def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.generic]] | None:
+def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[Any]] | None:
     """Read the file by ``numpy.loadtxt``; None if that fails."""
     parts = columns.parts()
     if columns.flags:  # nearly always whole numbers: one pass is enough
@@ -470,10 +470,10 @@ def _fast(path: Path, layout: Layout, columns: Columns) -> dict[str, NDArray[np.
     return _numbers(path, layout, columns, [role for role in parts if not is_label(role)])
 
 
-def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -> dict[str, NDArray[np.generic]] | None:
+def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -> dict[str, NDArray[Any]] | None:
     """`_fast` with the columns of these roles as numbers, the others as labels."""
     parts = columns.parts()
-    data: dict[str, NDArray[np.generic]] = {}
+    data: dict[str, NDArray[Any]] = {}
     try:
         with open_text(path, layout.encoding) as f:
             block = np.loadtxt(
@@ -502,7 +502,7 @@ def _numbers(path: Path, layout: Layout, columns: Columns, numeric: list[str]) -
 
 def _careful(
     path: Path, layout: Layout, names: list[str], columns: Columns, clock: tuple[int, int] | None
-) -> tuple[dict[str, NDArray[np.generic]], bool]:
+) -> tuple[dict[str, NDArray[Any]], bool]:
     """Read row by row: missing cells become NaN.  Also whether the times are dates.
 
     A header may be repeated, as in joined files, also with columns in another order, as in ADES files.

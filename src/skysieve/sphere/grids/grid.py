@@ -233,7 +233,7 @@ class ECP(Grid):
         """See `Grid.table`: areas of cells, or with "ring" the weights of Fejer, or of Clenshaw and Curtis."""
         one_of("quadrature", quadrature, QUADRATURES)
         step = math.pi / (self.nlat - 1 if self.poles else self.nlat)
-        north = (np.arange((self.nlat + 1) // 2) + (0 if self.poles else 0.5)) * step
+        north = (np.arange((self.nlat + 1) // 2, dtype=np.float64) + (0 if self.poles else 0.5)) * step
         if self.nlat % 2:
             north[-1] = math.pi / 2
         theta = np.concatenate([north, math.pi - north[: self.nlat // 2][::-1]])

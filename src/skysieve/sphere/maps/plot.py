@@ -52,10 +52,10 @@ def before_after(before: SkyMaps, after: SkyMaps) -> Figure:
         images = [mollweide(a), mollweide(b)]
         low, high = np.nanpercentile(images[1], [0.5, 99.5])
         for axis, image, title in zip(line, images, (name, f"{name}, smoothed"), strict=True):
-            shown = axis.imshow(image, vmin=low, vmax=high, extent=(-2, 2, -1, 1), interpolation="nearest")
+            axis.imshow(image, vmin=low, vmax=high, extent=(-2, 2, -1, 1), interpolation="nearest")
             axis.set_axis_off()
             axis.set_title(title)
-        figure.colorbar(shown, ax=line, shrink=0.7, label=unit)
+        figure.colorbar(line[-1].images[0], ax=line, shrink=0.7, label=unit)
     return figure
 
 
@@ -92,9 +92,9 @@ def ringing(images: dict[str, NDArray[Any]], places: list[tuple[float, float]], 
     for line, (name, image) in zip(axes, images.items(), strict=True):
         for axis, (theta, phi) in zip(line, places, strict=True):
             seen = np.log10(np.maximum(np.abs(patch(image, theta, phi, width)) / np.abs(image).max(), 1e-12))
-            shown = axis.imshow(seen, vmin=-10, vmax=0, cmap="inferno", interpolation="nearest")
+            axis.imshow(seen, vmin=-10, vmax=0, cmap="inferno", interpolation="nearest")
             axis.set_xticks([])
             axis.set_yticks([])
         line[0].set_title(name, loc="left", fontsize="small")
-    figure.colorbar(shown, ax=axes, shrink=0.5, label="power of ten of the peak")
+    figure.colorbar(axes[-1, -1].images[0], ax=axes, shrink=0.5, label="power of ten of the peak")
     return figure

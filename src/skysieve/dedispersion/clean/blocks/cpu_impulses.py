@@ -172,7 +172,7 @@ def climb(prefix, used, low, high, phase, sweep, place, width):
     best = sum_of(prefix, used, low, high, phase, sweep, place, width)
     step = max(1, width // 8)
     while step:
-        better = False
+        better, at, size = False, place, width
         for first, last in ((-step, 0), (step, 0), (0, -step), (0, step), (-step, -step), (step, step)):
             w = width + last - first
             if w < 1:

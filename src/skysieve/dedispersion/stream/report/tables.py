@@ -57,7 +57,7 @@ class Table:
                     done += os.write(handle, data[done:])
                 os.fsync(handle)
             except OSError:
-                if done:
+                if done > 0:
                     os.ftruncate(handle, size)
                 raise
         finally:

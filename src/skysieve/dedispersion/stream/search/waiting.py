@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Waiting:
     @classmethod
     def none(cls) -> Waiting:
         """No events."""
-        kinds = {"snr": np.float32, "dm": np.float64, "time": np.float64, "width": np.float64}
+        kinds: dict[str, Any] = {"snr": np.float32, "dm": np.float64, "time": np.float64, "width": np.float64}
         events = Events(**{f.name: np.empty(0, kinds.get(f.name, np.int64)) for f in fields(Events)})
         return cls(events, np.empty(0, bool), np.empty(0, bool))
 

@@ -421,5 +421,5 @@ def template() -> Any:
     """The template of the page around the plots."""
     import jinja2
 
-    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    text = resources.files(str(__package__)).joinpath("page.html").read_text(encoding="utf-8")
     return jinja2.Template(text)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.core.cpu.jit import interpreted_if_small, njit
+from skysieve.core.cpu.jit import interpreted_if_small, njit, read_only
 from skysieve.periodogram.contract import BAND_POINTS
 from skysieve.periodogram.cpu import state
-from skysieve.periodogram.cpu.engine import Engine, read_only
+from skysieve.periodogram.cpu.engine import Engine
 from skysieve.periodogram.cpu.prepare import (
     CONSTANT,
     EMPTY,

@@ -19,9 +19,9 @@ from skysieve.periodogram.cpu.climb import (
     trials,
 )
 from skysieve.periodogram.cpu.comb_simd import outline
-from skysieve.periodogram.cpu.direct import TWO_PI
+from skysieve.periodogram.cpu.direct import COLUMN_NOISE, SINGULAR, TWO_PI
 
-from .kernels import COLUMN_NOISE, SINGULAR, direct, exact, product, turns, weights_of
+from .kernels import direct, exact, product, turns, weights_of
 from .simd import WIDE
 
 SOUND = 1e-6

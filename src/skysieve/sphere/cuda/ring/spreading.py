@@ -86,7 +86,8 @@ class SpreadingWindow:
         >>> bool(np.abs(polynomial(8).factors(m) * polynomial(8).transform(m) - 1).max() < 1e-13)
         True
         """
-        return np.asarray(np.polynomial.chebyshev.chebval(4 * np.asarray(m, np.float64) - 1, _inverse(self.taps)))
+        x = 4 * np.asarray(m, np.float64) - 1
+        return np.asarray(np.polynomial.chebyshev.chebval(x, _inverse(self.taps)), np.float64)
 
 
 @functools.cache
