@@ -13,11 +13,11 @@ WORKERS := $(shell echo $$(( $(JOBS) + 1 )))
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=15
 
-.PHONY: help demo test checked test-all test-lowest test-gpu soak lint types unit format wheel clean
+.PHONY: help demo test test-all test-lowest test-gpu soak lint types unit format wheel clean
 
 help:
 	@echo "make demo      run 'skysieve demo'"
-	@echo "make test      ruff, mypy and the tests that take minutes"
+	@echo "make test      ruff, pyrefly and the tests that take minutes"
 	@echo "make test-all  the slow tests, every build of the CUDA files and every architecture too"
 	@echo "make test-lowest  the tests with the lowest versions that pyproject.toml allows, in an environment of their own"
 	@echo "make test-gpu  the tests that need a GPU (and CuPy); writes tests/gpu_record.json"
@@ -29,11 +29,7 @@ help:
 demo: $(VENV)/.runs
 	$(BIN)/skysieve demo --overwrite
 
-test: lint checked
-
-# mypy leaves a part of the cores idle, which the tests use.
-checked: $(VENV)/.tests
-	@$(MAKE) --no-print-directory -j 2 types unit
+test: lint types unit
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .
@@ -41,7 +37,7 @@ lint: $(VENV)/.tests
 	$(CUDA) | xargs $(BIN)/clang-format --dry-run --Werror
 
 types: $(VENV)/.tests
-	MYPY_NUM_WORKERS=$(JOBS) $(BIN)/mypy
+	$(BIN)/pyrefly check --summary=none --python-interpreter-path $(BIN)/python
 
 unit: $(VENV)/.tests
 	$(PYTEST) -m "not slow"
@@ -81,7 +77,7 @@ wheel: $(VENV)/.tests
 	$(BIN)/hatchling build -t wheel
 
 clean:
-	rm -rf $(VENV) build dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-output .pytest_cache .ruff_cache .hypothesis
 
 # Set-up. A stamp is newer than pyproject.toml when its set of packages is in place; with the packages for
 # the tests there is nothing left to install for the demo.
@@ -99,7 +95,7 @@ $(VENV)/.runs: pyproject.toml | $(VENV)/.made
 	@touch $@
 
 $(VENV)/.tests: pyproject.toml | $(VENV)/.made
-	@$(call install,.[test] ruff mypy clang-format==23.1.5)
+	@$(call install,.[test] ruff pyrefly==1.5.0 clang-format==23.1.5)
 	@touch $@
 
 comma := ,

@@ -271,7 +271,7 @@ def _local(workers: int | None, job: Job, stack: ExitStack) -> tuple[SpecCluster
         return made, count
     cards = resolve("cuda:all")[:workers]
     try:
-        from dask_cuda import LocalCUDACluster  # type: ignore[import-not-found]
+        from dask_cuda import LocalCUDACluster
     except ModuleNotFoundError:
         options = quiet | {"nthreads": 1, "memory_limit": MEMORY_LIMIT // len(cards)}
         spec = {

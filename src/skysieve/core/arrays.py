@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -264,14 +264,16 @@ class ByValue:
     (True, False)
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = [f.name for f in fields(self) if f.compare]  # type: ignore[arg-type]
+        names = [f.name for f in fields(self) if f.compare]
         return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
     def __hash__(self) -> int:
-        values = (getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+        values = (getattr(self, f.name) for f in fields(self) if f.compare)
         return hash((type(self), *(x for x in values if isinstance(x, str | Real) and x == x)))
 
 
@@ -286,7 +288,7 @@ def _same(a: Any, b: Any) -> bool:
         return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc")
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, float) and isinstance(b, float):
         return a == b or (a != a and b != b)

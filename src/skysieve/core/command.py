@@ -26,7 +26,7 @@ from .errors import EXTRAS, MemoryBudgetError, install_hint, one_line
 try:  # typer has its own copy of click since 0.26
     from typer._click.globals import get_current_context
 except ImportError:
-    from click import get_current_context  # type: ignore
+    from click import get_current_context
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return {str(name): _plain(one) for name, one in value.items()} if isinstance(value, Mapping) else value
 

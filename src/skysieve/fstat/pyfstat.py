@@ -156,7 +156,7 @@ def register_pyfstat(
             return features_too(), None
         return init(feature, cudaDeviceName)
 
-    init_too.skysieve_names = names  # type: ignore[attr-defined]
+    init_too.skysieve_names = names  # pyrefly: ignore[missing-attribute]  # a second call reads it
     maps._get_transient_fstat_map_features = features_too
     maps.init_transient_fstat_map_features = init_too
 

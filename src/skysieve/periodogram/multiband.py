@@ -79,7 +79,7 @@ class MultibandResult(LombScargleResult):
 
 
 def _extended(result: LombScargleResult, bands: tuple[Any, ...], model: str, nterms: int) -> MultibandResult:
-    values = {f.name: getattr(result, f.name) for f in fields(LombScargleResult)} | {"nterms": nterms}
+    values: dict[str, Any] = {f.name: getattr(result, f.name) for f in fields(LombScargleResult)} | {"nterms": nterms}
     return MultibandResult(**values, bands=bands, model=model)
 
 
@@ -396,7 +396,7 @@ def multiband_bootstrap(
     _, banded = with_bands(curves, bands)
     raw_t, raw_y, raw_dy, _ = banded.source.read(0, 1)
     times, values, errors = to_host(raw_t), to_host(raw_y), None if raw_dy is None else to_host(raw_dy)
-    codes = banded.source.bands(0, 1)  # type: ignore[attr-defined]
+    codes = banded.source.bands(0, 1)  # pyrefly: ignore[missing-attribute]  # from `with_bands`
     keep = finite_rows(times, values, errors)
     times, values, codes = times[keep], values[keep], codes[keep]
     errors = None if errors is None else errors[keep]
@@ -490,7 +490,7 @@ class _BandsPlan(LombScarglePlan):
         step = max(1, BATCH_VALUES // max(1, m.n_bands, int(n_rows.max(initial=1))))
         for first in range(0, source.n_objects, step):
             last = min(first + step, source.n_objects)
-            codes = source.bands(first, last)  # type: ignore[attr-defined]
+            codes = source.bands(first, last)  # pyrefly: ignore[missing-attribute]  # from `with_bands`
             owner = np.repeat(np.arange(last - first), n_rows[first:last])
             rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
             out[first:last] = (rows.reshape(last - first, m.n_bands) >= self._fewest).sum(axis=1)

@@ -311,10 +311,10 @@ class ConvolvePlan(Plan):
         """An uninitialised array for results of this shape, on the same device as ``maps``."""
         if is_device_array(maps):
             with maps.device:
-                return array_module(maps).empty(shape, self.dtype)  # type: ignore[no-any-return]
+                return array_module(maps).empty(shape, self.dtype)  # pyrefly: ignore[no-any-return]  # of CuPy
         if self.device.kind == "cuda":
             gpu: Any = self._engine
-            return gpu.empty(shape)  # type: ignore[no-any-return]
+            return gpu.empty(shape)  # pyrefly: ignore[no-any-return]  # of CuPy
         return np.empty(shape, self.dtype)
 
     def adjoint(self, maps: Any, out: Any = None) -> NDArray[Any]:
@@ -421,7 +421,7 @@ class ConvolvePlan(Plan):
         maps: Any,
         w_in: NDArray[np.float64],
         w_out: NDArray[np.float64],
-        out: Any,
+        out: NDArray[Any] | None,
         report: Progress | None = None,
     ) -> NDArray[Any]:
         if self._closed:
@@ -453,13 +453,13 @@ class ConvolvePlan(Plan):
         if self.device.kind == "cuda":
             self._on_gpu(x, result, w_in, w_out)
             reporter.add(len(x))
-            return out  # type: ignore[no-any-return]
+            return out
         if self._spec.rings is not None:
             result[...] = 0  # the engine does not write rings outside the mask
         for i in range(len(x)):
             self._one(x[i], result[i : i + 1], w_in, w_out)
             reporter.add(1)
-        return out  # type: ignore[no-any-return]
+        return out
 
     def _on_gpu(self, x: Any, result: Any, w_in: NDArray[np.float64], w_out: NDArray[np.float64]) -> None:
         """Convolve maps (B, [2,] npix) into ``result`` (B, K, [2,] npix)."""
@@ -489,8 +489,7 @@ class ConvolvePlan(Plan):
                 eps = max(1e-12, 1e-6 * self.eps)
                 radials = tuple(make_radial(k, eps) for k in self.kernels)
                 spec = Spec(self._table, self.kernels, radials, np.dtype(np.float64), eps)
-                gpu: Any
-                gpu, _ = make_engine(spec, self.method, self.device, **self._options)
+                gpu: Any = make_engine(spec, self.method, self.device, **self._options)[0]
                 try:
                     self._response = gpu.ones(self._table.weight, self._ones)
                 finally:

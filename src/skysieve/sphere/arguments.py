@@ -106,7 +106,7 @@ def devices_of(device: Where, ask: Callable[[str | Device], tuple[Device, ...]])
     DeviceUnavailable
     """
     if not isinstance(device, list | tuple):
-        return ask(device)  # type: ignore[arg-type]
+        return ask(device)  # pyrefly: ignore[bad-argument-type]  # which refuses other sequences
     found = tuple(dict.fromkeys(d for one in device for d in ask(one)))
     if not found or any(d.kind != "cuda" for d in found):
         raise ValueError(f"device={device!r}: expected GPUs, such as ['cuda:0', 'cuda:1']")

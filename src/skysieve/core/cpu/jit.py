@@ -115,7 +115,7 @@ def njit(*signature: Any, **options: Any) -> Any:
     """
     if len(signature) == 1 and isinstance(signature[0], FunctionType):
         return _decorate(signature[0], (), options)
-    return lambda function: _decorate(function, signature, options)
+    return functools.partial(_decorate, signature=signature, options=options)
 
 
 def _decorate(function: Callable[..., Any], signature: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -140,7 +140,7 @@ def read_only(*arrays: Any) -> list[Any]:
 # ---------------------------------------------------------------- entries and parts
 
 
-class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+class _PartLibrary(JITCodeLibrary):
     """Code of a part and of the parts that it calls, which is optimised and translated in the entry."""
 
     def finalize(self) -> None:
@@ -154,7 +154,7 @@ class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _LowerPart(NativeLowering):  # type: ignore[misc]
+class _LowerPart(NativeLowering):
     """Lower a part, and make it known to the functions that call it."""
 
     _name = "skysieve_lower_part"
@@ -174,7 +174,7 @@ class _LowerPart(NativeLowering):  # type: ignore[misc]
         return True
 
 
-class _PartCompiler(CompilerBase):  # type: ignore[misc]
+class _PartCompiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes = [(_LowerPart if "Lowering" in kind.__name__ else kind, why) for kind, why in pipeline.passes]
@@ -184,7 +184,7 @@ class _PartCompiler(CompilerBase):  # type: ignore[misc]
         return [pipeline]
 
 
-class _Flags(Flags):  # type: ignore[misc]
+class _Flags(Flags):
     """Compiler flags that are compared fast, and that do not pass the flags of wrappers to callees.
 
     numba compares the flags thousands of times while it compiles a function, and compiles its own NumPy functions once
@@ -230,7 +230,7 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]
+class _Kernel(CPUDispatcher):
     """A function that Python calls as an entry, and compiled code as a part."""
 
     def __init__(self, py_func: Callable[..., Any], targetoptions: dict[str, Any]) -> None:
@@ -287,7 +287,7 @@ def interpreted_if_small(kernel: Any, steps: float, worth: float = 1.0) -> Calla
         Time to compile it, in units of `INTERPRETED_SECONDS`.
     """
     if kernel.__class__ is not _Kernel or kernel.overloads:
-        return kernel  # type: ignore[no-any-return]
+        return kernel  # pyrefly: ignore[no-any-return]  # a function, as all results of `njit`
     seconds = STEP_SECONDS * steps
     if kernel.interpreted_seconds + seconds > worth * INTERPRETED_SECONDS or kernel._cache.holds_any():
         return kernel
@@ -604,7 +604,7 @@ def _name(function: Callable[..., Any]) -> str:
 # ---------------------------------------------------------------- the cache
 
 
-class _Cache(NullCache):  # type: ignore[misc]
+class _Cache(NullCache):
     """Compiled entries of one function in the cache folder."""
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ __all__ = ["CudaModule", "CudaRuntime", "Module", "Runtime", "check_launch", "on
 _MAX_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _PLAIN = frozenset((bool, int, float, complex))
-_CODES = {np.int32: "i", np.int64: "q", np.float32: "f", np.float64: "d"}
+_CODES: dict[Any, Literal["i", "q", "f", "d"]] = {np.int32: "i", np.int64: "q", np.float32: "f", np.float64: "d"}
 """Types of scalars that are stored directly; a copy of their bytes takes three times as long."""
 _SLOTS, _SLOT = 32, 4096
 """Largest number of arguments of a kernel, and of bytes of one.  CUDA allows as many bytes for all of them together."""
@@ -43,7 +43,7 @@ class _Arguments(threading.local):
         self.address = address(self._places)
         memory = memoryview(self.room)
         self._addresses = memory.cast("Q")
-        self._scalars = {kind: memory.cast(code) for kind, code in _CODES.items()}  # type: ignore[call-overload]
+        self._scalars = {kind: memory.cast(code) for kind, code in _CODES.items()}
 
     def put(self, args: Sequence[Any]) -> int:
         """Store the arguments of `Module.launch`; return the address of the array of their addresses."""

@@ -197,7 +197,7 @@ class Lookout:
         self._run = self.at + len(rows) - 1 - begin
         self.first = False
         self._live = live
-        return self._rectangles(rows, runs, many)
+        return self._rectangles(rows, runs, many)  # pyrefly: ignore[unbound-name]  # the first round gets here
 
     def _closely(self, rows: NDArray[Any], missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Compare all pairs of the piece."""

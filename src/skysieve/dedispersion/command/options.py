@@ -120,13 +120,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         plain = {name: value.value if isinstance(value, Enum) else value for name, value in given.items()}
-        made = {
-            name: group(**{f.name: plain.pop(f.name) for f in fields(group)})  # type: ignore[operator]
-            for name, group in groups.items()
-        }
+        made = {name: group(**{f.name: plain.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
         command(**plain, **made)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore[missing-attribute]  # `inspect` reads it
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
 

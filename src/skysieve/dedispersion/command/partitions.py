@@ -25,7 +25,7 @@ from .several import filterbanks, labels
 if TYPE_CHECKING:
     from skysieve.cluster.folder import Parts
 
-G = TypeVar("G")
+G = TypeVar("G", Cleaning, DataOptions, DmOptions)
 FORMATS = ("parquet", "csv")
 """Formats with a column of files."""
 FILES = ("plan_file", "mask")
@@ -105,7 +105,7 @@ class DedispWork:
 
 
 def _group(kind: type[G], options: dict[str, Any]) -> G:
-    return kind(**{f.name: options[f.name] for f in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{f.name: options[f.name] for f in fields(kind)})
 
 
 def _at(job: Job, name: str | None) -> Path | None:

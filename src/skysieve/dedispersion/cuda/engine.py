@@ -178,7 +178,7 @@ class Engine:
                 self._look(start, stop)
                 break
             for given, order in held:
-                self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))  # type: ignore[misc]
+                self._each(lambda i, g=given, o=order, c=at: self.workers[i].store.put(g, o, c))
                 at += len(given)
         cells = np.array(list(self.source.fills(start + have, stop - start - have)), np.float64).reshape(-1, 4)
         if len(cells):
@@ -223,7 +223,7 @@ class Engine:
                 if ahead == 1:
                     ask()
                 for piece in pieces:
-                    self._each(lambda i, p=piece, c=at, r=room: self.workers[i].store.put_host(p, c, r))  # type: ignore[misc]
+                    self._each(lambda i, p=piece, c=at, r=room: self.workers[i].store.put_host(p, c, r))
                     at += len(piece.data if isinstance(piece, Packed) else piece[0])
                 if ahead > 1:
                     ask()  # into the room of the range before the last, whose copy has ended

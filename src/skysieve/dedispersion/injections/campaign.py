@@ -154,7 +154,7 @@ def completeness(
 
     found: list[Completeness] = []
     with (
-        opened(noise.segment(seed) if noise is not None else data) as first,  # type: ignore[arg-type]
+        opened(data.segment(seed) if isinstance(data, Noise) else data) as first,
         reporting(progress, "injecting pulses" if n else "hours of noise, in thousandths") as report,
         SearchPlan(first, dms, **options) as plan,
     ):
@@ -167,7 +167,7 @@ def completeness(
             _check_dms(grid, plan.job.stages)
         own = None
         if noise is None:  # also find candidates that added noise may raise over the threshold
-            with SearchPlan(first, dms, **{**options, "threshold": (1 - SAME) * plan.job.threshold}) as faint:
+            with SearchPlan(first, dms, **dict[str, Any](options, threshold=(1 - SAME) * plan.job.threshold)) as faint:
                 own, _ = execute(faint, first)
         lost = np.empty((0, 4), np.int64) if own is None else own.dropped
         job = plan.job

@@ -205,7 +205,7 @@ class Maker:
             made = record(obs, pulse, known.sigma, self.constant)
             return Placed(pulse, made), counts_of(fb, made, known, self.analog)
 
-        both = self.pool.run([lambda p=pulse: recorded(p) for pulse in pulses])  # type: ignore[misc]
+        both = self.pool.run([lambda p=pulse: recorded(p) for pulse in pulses])
         placed = [one for one, _ in both]
         added = [(one.made.first, counts) for one, counts in both]
         if self.analog and fb.nsamp * fb.nchan <= HELD:
@@ -226,7 +226,7 @@ class Maker:
 
             one.made = replace(one.made, counts=one.made.counts[:, :0])  # they may be large
 
-        self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])  # type: ignore[misc]
+        self.pool.run([lambda a=one, b=counts: looked(a, b) for one, counts in both])
         return Segment(base, made, placed)
 
     def window_snr(
@@ -307,7 +307,7 @@ def held_noise(
                 if begin < stop and end > start:
                     add_pulse(values, start, first, counts, highest, made[start:stop])
 
-    pool.run([lambda i=i: fill(i) for i in range(-(-reader.nsamp // NOISE_BLOCK))])  # type: ignore[misc]
+    pool.run([lambda i=i: fill(i) for i in range(-(-reader.nsamp // NOISE_BLOCK))])
     return base, made
 
 

@@ -123,7 +123,7 @@ class Segment:
             size = np.dtype(self.dtype).itemsize * o.nchan
             history = HISTORY_BYTES // size if self.options.cutouts else 0
             on_gpu = self.channeliser is not None and uses_gpus(self.device)
-            given = {**self.options.search, "device": self.device}
+            given: dict[str, Any] = {**self.options.search, "device": self.device}
             search = StreamSearch(
                 o, self.plan, dtype=self.dtype, maximum=self.maximum, history=history,
                 resident=bool(on_gpu and self.dtype == "uint8"), expected=self.options.expected // self.each, **given,
@@ -132,7 +132,7 @@ class Segment:
                 if not self.options.expected:
                     search.warm()
                 if on_gpu:
-                    self._channelise_on(search.engine.runtimes[0])  # type: ignore[attr-defined]
+                    self._channelise_on(search.engine.runtimes[0])  # pyrefly: ignore[missing-attribute]  # of GPUs
             except BaseException:
                 search.close()
                 raise
@@ -235,7 +235,7 @@ class Segment:
             No GPU is left.
         """
         search = self._search
-        had = [r.device for r in search.engine.runtimes]  # type: ignore[attr-defined]
+        had = [r.device for r in search.engine.runtimes]  # pyrefly: ignore[missing-attribute]  # of GPUs
         left = tuple(d for d in had if str(d) not in lost.names)
         for number, low in [(c[2], c[0]) for c in self._pending]:
             self._samples.append(CandidateSamples(number, low, None))

@@ -65,7 +65,8 @@ def spacing(span: float, mismatch: float = 0.1, dimensions: int = 1) -> tuple[fl
     whole("dimensions", dimensions, 1)
     each = 2 * np.sqrt(mismatch / dimensions) / np.pi
     metric = (1 / 3, 1 / 180, 1 / 4032)
-    return tuple(float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))  # type: ignore[return-value]
+    df0, df1dot, df2dot = (float(each / np.sqrt(g) / span ** (k + 1)) for k, g in enumerate(metric))
+    return df0, df1dot, df2dot
 
 
 def long_sfts(bank: TemplateBank, tsft: float) -> str:
@@ -238,7 +239,7 @@ class TemplateBank:
         shifts = np.multiply.outer(ends, f1), np.multiply.outer(ends**2 / 2, f2)
         low, high = ([f0, *(bound(x, axis=0) for x in shifts)] for bound in (np.min, np.max))
         if self.listed:
-            return float(sum(low).min()), float(sum(high).max())
+            return float(np.add.reduce(low).min()), float(np.add.reduce(high).max())
         return float(sum(x.min() for x in low)), float(sum(x.max() for x in high))
 
     def part(self, start: int, stop: int) -> dict[str, NDArray[np.float64]]:

@@ -134,7 +134,7 @@ class Atoms:
             for f in FIELDS
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     @property
     def on_device(self) -> bool:

@@ -91,6 +91,7 @@ def bootstrap_maxima(
     maxima = np.concatenate(found)
     maxima = np.sort(maxima[np.isfinite(maxima)])
     if maxima.size == 0:
+        # pyrefly: ignore[unbound-name]  # n is at least 1
         raise SkysieveError(f"none of {n} resamples could be searched: {Status(int(status[0])).text}")
     return maxima
 

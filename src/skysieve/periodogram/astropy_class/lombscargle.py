@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from skysieve.periodogram.analysis.fap import FalseAlarmName
+    from skysieve.periodogram.contract import MethodName
     from skysieve.periodogram.numerics.normalization import NormalizationName
     from skysieve.periodogram.result.result import LombScargleResult
 
     from .peaks import PeakList
 
-METHODS = {
+METHODS: dict[str, MethodName] = {
     "auto": "auto",
     "skysieve": "auto",
     "skysieve_chi2": "auto",
@@ -341,7 +342,7 @@ class LombScargle(Significance):
         return prewhiten(self, n, grid, fap_limit)
 
     # ------------------------------------------------------------------ inside
-    def _method(self, method: str, keywords: Mapping[str, Any] | None) -> str:
+    def _method(self, method: str, keywords: Mapping[str, Any] | None) -> MethodName:
         if method not in METHODS:
             raise ValueError(f"invalid method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
         odd = set(keywords or {}) - METHOD_KEYWORDS
@@ -353,7 +354,7 @@ class LombScargle(Significance):
         self,
         frequency: NDArray[Any],
         normalization: str,
-        method: str,
+        method: MethodName,
         regular: bool,
         data: tuple[Any, Any, Any] | None = None,
         **options: Any,
@@ -378,7 +379,7 @@ class LombScargle(Significance):
             memory=self.memory,
             threads=self.threads,
             **grid,
-            method=method,  # type: ignore[arg-type]
+            method=method,
             **options,
         ) as plan:
             t, y, dy = self._rows() if data is None else data
@@ -386,7 +387,7 @@ class LombScargle(Significance):
                 light_curves(t, y, dy), False, None, stacklevel=0
             )  # no warnings on grids like astropy's
 
-    def _powers(self, frequency: NDArray[Any], normalization: str, method: str, regular: bool) -> NDArray[Any]:
+    def _powers(self, frequency: NDArray[Any], normalization: str, method: MethodName, regular: bool) -> NDArray[Any]:
         if frequency.size == 0:
             return np.empty(0, np.dtype(self.dtype))
         if frequency.size <= FEW_FREQUENCIES and method in ("auto", "direct") and not self._needs_engine:
@@ -417,7 +418,7 @@ class LombScargle(Significance):
             return None
         columns = np.empty((3, rows.t.size))
         columns[2] = rows.centred if self.fit_mean or self.center_data else rows.y
-        standard = np.empty(len(f))
+        standard, yy = np.empty(len(f)), 0.0
         for i, one in enumerate(f):
             phase = rows.from_middle * (2 * math.pi * one)
             np.cos(phase, out=columns[0])

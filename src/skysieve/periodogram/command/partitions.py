@@ -48,7 +48,8 @@ class PeriodWork:
         self.chosen = read_options(options)
         self.files = [job.at(name) for name in options["files"]]
         self.labels = np.array(job.plan["labels"])
-        self.run = PeriodRun(Messages(quiet=True), len(self.files))  # type: ignore[arg-type]
+        # pyrefly: ignore[bad-argument-type]  # nothing is printed
+        self.run = PeriodRun(Messages(quiet=True), len(self.files))
         self.run.request, self.run.treatment = self.chosen.request, self.chosen.treatment
 
     @classmethod

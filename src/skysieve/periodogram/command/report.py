@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rich.console import Console
-    from rich.progress import ProgressColumn
+    from rich.progress import ProgressColumn, Task
 
     from skysieve.periodogram.survey import Found, Request
 
@@ -33,12 +33,6 @@ ARGUMENTS = {
     "samples_per_peak": ("--samples-per-peak",), "nterms": ("--nterms",), "n_peaks": ("--peaks",),
 }  # fmt: skip
 """Options that set arguments of a search; the first one is named unless the user gave another."""
-
-
-class _Task(Protocol):
-    completed: float
-    finished_speed: float | None
-    speed: float | None
 
 
 def clock(seconds: float) -> str:
@@ -97,7 +91,7 @@ def _rate_column() -> ProgressColumn:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        def render(self, task: _Task) -> Text:  # type: ignore[override]
+        def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
             return Text(objects_per_second(speed) if speed else "")
 

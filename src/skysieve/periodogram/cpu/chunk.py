@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore  # without the enumerations of `signal`, which take longer than the rest
+import _signal  # pyrefly: ignore[missing-import]  # without the enumerations of `signal`, which take longer than the rest
 import threading
 from abc import ABC, abstractmethod
 from functools import partial

@@ -357,6 +357,7 @@ def _collect(names: Sequence[str], columns: Columns, column: Any) -> tuple[dict[
             values = values if unit is None else np.ma.filled(values.astype(np.float64), np.nan) * unit
         elif counts is not None:
             values = np.repeat(np.ma.asarray(values), counts)
+        # pyrefly: ignore[unbound-name]  # cells of times are arrays if there are counts
         held = joined if role == "time" and counts is not None else values
         if is_label(role):
             data[role] = labels(values, names[at] if role == "id" else "")
@@ -447,7 +448,7 @@ def _read_astropy(
     from astropy.table import Table
     from astropy.utils.exceptions import AstropyWarning
 
-    satellite, unread, header = "", 0, dict[str, Any]()
+    satellite, unread, header, cards = "", 0, dict[str, Any](), dict[str, Any]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AstropyWarning)
         try:

@@ -78,7 +78,8 @@ def with_kernels(command: Callable[..., None]) -> Callable[..., None]:
     ]
     fixed = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in fixed]
     parameters = [*fixed[:1], *kernels, *fixed[1:]]  # kernels come first in the help
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    # pyrefly: ignore[missing-attribute]  # `inspect` reads it
+    command.__signature__ = signature.replace(parameters=parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
 

@@ -168,7 +168,7 @@ def prediction(
     quadrature, given = options.pop("quadrature") or "band", options.pop("dtype")
     dtype = np.dtype(given or ("float32" if sky.maps.dtype == np.float32 else "float64"))
     work: dict[str, float] = {}
-    size, moved, methods, setup, threads = 0, 0, [], 0.0, 1
+    size, moved, methods, setup, threads, device = 0, 0, [], 0.0, 1, ""
     if not simple:
         return {"method": "", "device": "", "bytes": 0, "moved": 0, "seconds": None, "processor_seconds": None,
                 "work": {}, "missing": ["these options"], "threads": 1}  # fmt: skip
@@ -190,10 +190,10 @@ def prediction(
             work[name] = work.get(name, 0.0) + value * count * maps
     for step in ("pixels", "written"):
         work[f"{rates.ALONE}{step} {dtype.name}"] = float(sky.maps.size * maps)
-    times = rates.predicted("sphere", where, work, threads)
-    for name in times:
-        if times[name] is not None:
-            times[name] += setup + read * maps  # type: ignore[operator]
+    times = rates.predicted("sphere", where, work, threads)  # pyrefly: ignore[unbound-name]  # there is a spin
+    for name, seconds in times.items():
+        if seconds is not None:
+            times[name] = seconds + (setup + read * maps)
     return {
         "method": ", ".join(dict.fromkeys(methods)), "device": device, "bytes": size, "moved": moved, **times,
         "work": work, "missing": rates.missing("sphere", where, work), "threads": threads,

@@ -116,7 +116,7 @@ class Transfers:
         if len(self._staging) < count * PIECE:
             self._staging = page_locked(self.runtime, count * PIECE)
         buffers = self._staging[: count * PIECE].view(dtype).reshape(count, step)
-        self.threads.run([lambda k=k: work(lanes[k], buffers[k], starts[k::count]) for k in range(count)])  # type: ignore[misc]
+        self.threads.run([lambda k=k: work(lanes[k], buffers[k], starts[k::count]) for k in range(count)])
 
 
 def _send(target: Any, source: NDArray[Any], lane: Lane, buffer: NDArray[Any], starts: range) -> None:

@@ -613,7 +613,8 @@ KERNELS: dict[str, KernelOption] = {
     ),
     "needlet": KernelOption(
         "J", "Filter with the standard needlet of scale J: degrees 2^(J-1) to 2^(J+1).",
-        lambda text: Needlet(int(text) if text.isdecimal() else text),  # type: ignore[arg-type]
+        # pyrefly: ignore[bad-argument-type]  # it refuses other text
+        lambda text: Needlet(int(text) if text.isdecimal() else text),
     ),
 }  # fmt: skip
 """Kernels of ``skysieve smooth``, by the names of their options."""

@@ -166,7 +166,7 @@ def find_drift(
         keep = np.abs(y - model @ found) < 4 * error
         if min(keep[:early].sum(), keep[early:].sum()) <= order:
             return 0.0, 0.0
-    drift = model[:, 2:] @ found[2:]
+    drift = model[:, 2:] @ found[2:]  # pyrefly: ignore[unbound-name]  # there is a round
     after = float(np.median(drift[early:]))
     before = float(np.median(drift[early - used : early])) if math.isnan(past) else past - float(found[0])
     spread = math.sqrt(np.linalg.inv(model[keep].T @ model[keep])[1, 1]) * error

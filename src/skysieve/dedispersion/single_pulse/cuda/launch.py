@@ -163,6 +163,7 @@ class DeviceSums:
                 if part or kernel == "beside" or given[0].parts > 1:
                     read = self._read(given, part, pool, jobs)
                     lane.to_device(listed, jobs.view(np.uint8))
+                # pyrefly: ignore[unbound-name]  # the first pass reads
                 items = max(rows // cut.bin + cut.length for rows, cut in zip(read, cuts, strict=True))
                 grid, args = (-(-C // 32), 1), (listed, *ints(C))
                 if kernel == "bands":

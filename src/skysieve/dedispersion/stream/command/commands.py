@@ -556,7 +556,8 @@ def stream(
         options = Options(
             plan=loaded, dm_max=dm_max, inject=inject, expected=0 if given is None else given.nsamp, window=window,
             ring=ring, gulp=gulp,
-            policy=str(policy) if listen else "block", growing=bool(listen),  # type: ignore[arg-type]
+            # pyrefly: ignore[bad-argument-type]  # typer has checked it
+            policy=str(policy) if listen else "block", growing=bool(listen),
             channelise={
                 "channels": channels, "taps": taps, "window": str(pfb_window), "integrate": integrate, "sideband":
                 str(sideband), "stokes": "I" if stokes == "I" else int(stokes) if stokes.isdecimal() else stokes,
@@ -591,7 +592,7 @@ def stream(
                     *address,
                     slot_bytes=datagram_bytes,
                     socket_buffer=socket_buffer,
-                    policy=str(policy),  # type: ignore[arg-type]
+                    policy=str(policy),  # pyrefly: ignore[bad-argument-type]  # typer has checked it
                 )
             )
             for address in addresses

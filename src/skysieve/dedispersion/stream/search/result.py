@@ -80,7 +80,7 @@ class StreamCandidates(Result):
         """
         from matplotlib.figure import Figure
 
-        figure = Figure(**{"figsize": (8, 5), "layout": "constrained", **options})
+        figure = Figure(**dict[str, Any](figsize=(8, 5), layout="constrained") | options)
         axes = figure.add_subplot(xlabel="Time, s", ylabel="DM, pc/cm$^3$", title=f"{len(self)} candidates")
         axes.scatter(self.events.time, self.events.dm, s=np.square(self.events.snr) / 8, color="0.6", linewidths=0)
         axes.scatter(self.columns["time"], self.columns["dm"], marker="x", color="C3")
@@ -90,10 +90,10 @@ class StreamCandidates(Result):
         """Write columns, events and groups to a ``.npz`` file."""
         if Path(path).suffix.lower() != ".npz":
             raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in .npz")
-        arrays = {f"column_{name}": values for name, values in self.columns.items()}
+        arrays: dict[str, Any] = {f"column_{name}": values for name, values in self.columns.items()}
         arrays |= {f"event_{f.name}": getattr(self.events, f.name) for f in fields(Events)}
         with written(path) as part:
-            np.savez(part, **{"group": self.group, **arrays})  # type: ignore[arg-type]
+            np.savez(part, group=self.group, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -126,8 +126,8 @@ class StreamCandidates(Result):
     @classmethod
     def empty(cls) -> Self:
         """No candidates."""
-        none = {name: np.empty(0) for name in _NAMES}
-        return cls(none, Events(*(np.empty(0) for _ in fields(Events))), np.empty(0, np.int64))  # type: ignore[arg-type]
+        none: Any = np.empty(0)
+        return cls(dict.fromkeys(_NAMES, none), Events(*[none] * len(fields(Events))), np.empty(0, np.int64))
 
 
 _NAMES = tuple(n for n in _COLUMNS if n not in ("beam", "segment", "beams", "flagged", "injected", "latency"))
