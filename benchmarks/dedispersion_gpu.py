@@ -225,7 +225,7 @@ class Bench:
                     realtime=case.n * case.tsamp / seconds, wanted=case.wanted, reached=bool(rate >= case.wanted),
                     **facts,
                 )  # fmt: skip
-            turned = case.seconds(lambda c=case: (self.turn(c), c.sums()))  # type: ignore[misc]
+            turned = case.seconds(lambda c=case: (self.turn(c), c.sums()))
             self.report.row(
                 name, what="time-major", seconds=turned, corner_turn=turned - plain, more=turned / plain - 1,
                 wanted=0.1, reached=bool(turned <= 1.1 * plain),
@@ -262,7 +262,7 @@ class Bench:
         for bits in (1, 2, 4):
             stride = case.source.nchan * bits // 8
             data = self.cp.zeros((case.total, stride), np.uint8)
-            seconds = case.seconds(lambda d=data, k=bits, c=case: self.unpack(c, d, k), 3)  # type: ignore[misc]
+            seconds = case.seconds(lambda d=data, k=bits, c=case: self.unpack(c, d, k), 3)
             self.report.row(
                 f"{bits} bit", unpacking=seconds, tadds=case.adds / (plain + seconds) / 1e12, of_sums=seconds / plain
             )

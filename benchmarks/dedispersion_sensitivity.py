@@ -249,7 +249,7 @@ def speed(repetitions: int) -> Iterator[dict[str, Any]]:
     """Rows of the part ``speed``: processor seconds, the two searches in turn."""
     for period in (math.inf, 10.0, 1.7):
         fb, _ = drifting(1, period, 0.0 if math.isinf(period) else 0.5, 5e-3, (20,))
-        dms, times = plan(fb, DMS), {True: [], False: []}  # type: ignore[var-annotated]
+        dms, times = plan(fb, DMS), {True: [], False: []}
         for turn in range(repetitions + 1):
             for baseline in (True, False):
                 began = time.process_time()

@@ -75,7 +75,7 @@ def files_of(target: Target, bank: TemplateBank, times: Times, folder: Path) -> 
     )  # fmt: skip
     drift = np.abs(bank.f1dot).max() * DAYS * 86400 + target.f0 * 1.1e-4 + 60 / T
     band = float(bank.f0[0] - drift), float(bank.f0[-1] + drift)
-    simulate.barycentric_times = lambda t, detector, *_: times[detector]  # type: ignore[assignment]
+    simulate.barycentric_times = lambda t, detector, *_: times[detector]
     made = simulate_sfts((band[0] - 0.1, band[1] + 0.1), START, DAYS * 86400, signals=signal, seed=5)
     write_sfts(folder, made)
     return signal, band

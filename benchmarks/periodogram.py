@@ -69,7 +69,7 @@ def nifty(curve: Curve, grid: dict[str, Any], threads: int = 1) -> NDArray[np.fl
     import nifty_ls
 
     t, y, dy = curve
-    return nifty_ls.lombscargle(  # type: ignore[no-any-return]
+    return nifty_ls.lombscargle(
         t, y, dy, fmin=grid["fmin"], fmax=grid["fmax"], Nf=grid["nf"], backend="finufft", nthreads=threads
     ).power
 
@@ -90,7 +90,7 @@ def astropy_power(curve: Curve, grid: dict[str, Any], method: str = "fast") -> N
 
     frequency = np.linspace(grid["fmin"], grid["fmax"], grid["nf"])
     extra = {"assume_regular_frequency": True} if method == "fast" else {}
-    return LombScargle(*curve).power(frequency, method=method, **extra)  # type: ignore[no-any-return]
+    return LombScargle(*curve).power(frequency, method=method, **extra)
 
 
 def scipy_power(curve: Curve, grid: dict[str, Any]) -> NDArray[np.float64]:
@@ -100,7 +100,7 @@ def scipy_power(curve: Curve, grid: dict[str, Any]) -> NDArray[np.float64]:
     t, y, dy = curve
     omega = 2 * np.pi * np.linspace(grid["fmin"], grid["fmax"], grid["nf"])
     centred = y - np.average(y, weights=dy**-2)
-    return lombscargle(t, centred, omega, weights=dy**-2, floating_mean=True, normalize=True)  # type: ignore[no-any-return]
+    return lombscargle(t, centred, omega, weights=dy**-2, floating_mean=True, normalize=True)
 
 
 def bench_batch(report: Report, data: Path) -> None:
@@ -333,7 +333,7 @@ def bench_selection(report: Report, data: Path) -> None:
                 )
                 for name in names
             }
-            chosen = str(np.atleast_1d(tools["auto"]().method)[0])  # type: ignore[attr-defined]
+            chosen = str(np.atleast_1d(tools["auto"]().method)[0])
             once = min(
                 interleaved({"auto": tools["auto"]}, 2, pause=0)["auto"]
             )  # short calls are repeated for some 0.2 s

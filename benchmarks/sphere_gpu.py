@@ -146,7 +146,7 @@ class Bench:
         if plan.method == "direct":
             inside = plan.npix * plan.npix * np.sin(plan.describe()["support"] / 2) ** 2
             return max(moved / self.copy, inside / (self.fma if item == 4 else self.fma / 2))
-        modes = plan._engine._engine.size * plan._engine._engine.parts * 2 * item  # type: ignore[attr-defined]
+        modes = plan._engine._engine.size * plan._engine._engine.parts * 2 * item
         return (moved + 4 * modes) / self.copy
 
     def error(self, plan: ConvolvePlan, kernel: Gaussian, nside: int, x: Any, y: Any) -> tuple[float, float]:

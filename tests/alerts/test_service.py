@@ -193,7 +193,7 @@ def test_a_batch_that_hangs_is_reported(tmp_path, night, search, monkeypatch):
             return search.search(*arguments)
 
     with Store(tmp_path / "a.db") as store:
-        service = Service(store, Slow())  # type: ignore[arg-type]
+        service = Service(store, Slow())
         faults = []
 
         def watch() -> None:
@@ -282,7 +282,7 @@ def test_a_transaction_that_fails_adds_nothing(tmp_path):
     with Store(tmp_path / "a.db") as store:
         place = ("t", 0)
         whole = Batch(places={place: (5, "")}, objects=[1], rows=[b"x"], n_rows=[1], totals={"packets": 1})
-        bad = Batch(places={place: (9, "")}, objects=[2], rows=[b"y"], n_rows=[1], totals={"packets": None})  # type: ignore[dict-item]
+        bad = Batch(places={place: (9, "")}, objects=[2], rows=[b"y"], n_rows=[1], totals={"packets": None})
         store.commit(whole)
         with pytest.raises(sqlite3.IntegrityError):
             store.commit(bad)

@@ -233,7 +233,7 @@ def flat(dtype: np.dtype[Any], before: str = "", at: int = 0) -> list[Field]:
     """The fields of a NumPy dtype, in the form of `layout`."""
     found: list[Field] = []
     for name in dtype.names or ():
-        kind, offset = dtype[name], at + dtype.fields[name][1]  # type: ignore[index]
+        kind, offset = dtype[name], at + dtype.fields[name][1]
         base, many = kind.base, int(np.prod(kind.shape, dtype=int))
         for i in range(many):
             place = offset + i * base.itemsize

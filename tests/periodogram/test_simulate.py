@@ -69,4 +69,4 @@ def test_asteroids_have_the_stated_distributions() -> None:
 )
 def test_bad_arguments(bad: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        simulate_light_curves(**{"period": [1.0], "amplitude": [1.0], "n_obs": [5], **bad})  # type: ignore[arg-type]
+        simulate_light_curves(**{"period": [1.0], "amplitude": [1.0], "n_obs": [5], **bad})
