@@ -96,7 +96,7 @@ def test_options_as_astropy(normalization, fit_mean, center_data):
     like(mine.model(t, 0.4), theirs.model(t, 0.4))
     like(mine.distribution(0.3), theirs.distribution(0.3))
     if not fit_mean and not center_data:
-        with pytest.warns(NoFormulaWarning, match="centred data"):
+        with pytest.warns(NoFormulaWarning, match="the data are not centred"):
             assert mine.false_alarm_probability(0.3) is None
         return
     z = {"standard": 0.4, "model": 0.7, "log": 0.5, "psd": 9.0}[normalization]

@@ -468,11 +468,11 @@ def test_a_range_without_frequencies(batch: Path, tmp_path: Path) -> None:
 
 def test_normalizations_without_probabilities(batch: Path) -> None:
     for options, why in (
-        (("--normalization", "psd", "--no-err"), "psd without errors has the unit of the values squared"),
-        (("--normalization", "scargle"), "scargle depends on the unknown scatter of the values"),
+        (("--normalization", "psd", "--no-err"), "'psd' without errors depends on the unknown scatter"),
+        (("--normalization", "scargle"), "'scargle' depends on the unknown scatter of the values"),
     ):
         result = run("period", batch, *GRID, *options)
-        assert f"note: no false-alarm probabilities: the power of --normalization {why}" in result.stderr
+        assert f"note: no false-alarm probabilities: the power of normalization {why}" in result.stderr
         assert "bootstrap" not in result.stderr
     assert "probabilities" not in run("period", batch, *GRID, "--normalization", "psd").stderr
 

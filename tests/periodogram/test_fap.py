@@ -13,7 +13,7 @@ import skysieve
 from skysieve.core.errors import SkysieveError
 from skysieve.periodogram import NoFormulaWarning
 from skysieve.periodogram.analysis.bootstrap import bootstrap_maxima, power_at, resamples
-from skysieve.periodogram.analysis.fap import Noise, density, series_probability, single, single_level
+from skysieve.periodogram.analysis.fap import Noise, density, single, single_level
 
 SHAPES = ("standard", "model", "log", "psd")
 
@@ -122,7 +122,7 @@ def test_singular_and_constant_resamples():
 def test_where_no_formula_holds():
     t, y, dy = noise()
     cases = [
-        ({"nterms": 3}, "nterms=3"),
+        ({"nterms": 0}, "nterms=0"),
         ({"normalization": "scargle"}, "scargle"),
         ({"fit_mean": False, "center_data": False}, "centred"),
     ]
@@ -133,7 +133,7 @@ def test_where_no_formula_holds():
                 assert ls.false_alarm_probability(0.4, method=method) is None
             with pytest.warns(NoFormulaWarning, match=text):
                 assert ls.false_alarm_level(0.4, method=method) is None
-    with pytest.warns(NoFormulaWarning, match="without dy"):
+    with pytest.warns(NoFormulaWarning, match="'psd' without errors"):
         assert skysieve.LombScargle(t, y, normalization="psd", device="cpu").false_alarm_probability(5.0) is None
     raw = skysieve.LombScargle(t, y, dy, normalization="scargle", device="cpu")
     grid = {"maximum_frequency": 2.0, "method": "bootstrap", "method_kwds": {"n_bootstraps": 20, "random_seed": 0}}
@@ -159,6 +159,49 @@ def test_formulas_are_consistent(normalization):
         model.probability(0.5, "guess")
     with pytest.raises(ValueError, match="normalization='scargle'"):
         single(0.5, 10, "scargle")
+
+
+@pytest.mark.parametrize("normalization", SHAPES)
+def test_formulas_of_several_terms_are_consistent(normalization):
+    """At one frequency scipy's beta and gamma distributions are the judges."""
+    from scipy import stats
+
+    z, step = np.linspace(0.05, 0.9, 30), 1e-6
+    share = {"standard": z, "model": z / (1 + z), "log": -np.expm1(-z)}
+    for constant in (True, False):
+        left = (40 - 6 - constant) / 2
+        expected = stats.gamma(3).sf(z) if normalization == "psd" else stats.beta(3, left).sf(share[normalization])
+        np.testing.assert_allclose(single(z, 40, normalization, 3, constant), expected, rtol=1e-10)
+        low, high = (single(z + d, 40, normalization, 3, constant) for d in (-step, step))
+        np.testing.assert_allclose(density(z, 40, normalization, 3, constant), (low - high) / (2 * step), rtol=1e-5)
+    t, _, dy = noise(40)
+    model = replace(Noise.of(t, dy, 5.0, normalization), nterms=3)
+    for method in ("single", "naive", "davies", "baluev"):
+        for p in (0.9, 0.1, 1e-5, 1e-60):
+            assert model.probability(model.level(p, method), method) == pytest.approx(p, rel=1e-9)
+        assert model.level([1.0, 0.0], method).tolist() == [0, 1 if normalization == "standard" else np.inf]
+    assert np.isnan(model.probability(np.nan))
+    assert replace(model, n=7).probability(0.5, "single") == (single(0.5, 7, "psd", 3) if normalization == "psd" else 1)
+
+
+def test_several_terms_of_the_class():
+    """Noise of 200 light curves passes a level as often as is stated, at one frequency and on a grid; see below."""
+    rng, n = np.random.default_rng(11), 200
+    t = np.sort(rng.uniform(0, 50, 60))
+    y = rng.normal(size=(n, 60))
+    ls = skysieve.LombScargle(t, y[0], nterms=2, device="cpu")
+    f = ls.autofrequency(maximum_frequency=2.0)
+    found = skysieve.lombscargle(t, y, frequency=f, nterms=2, device="cpu")
+    slack = 3 * np.sqrt(0.2 * 0.8 / n)
+    assert np.mean(found.best_power > ls.false_alarm_level(0.2, frequency=f)) == pytest.approx(0.17, abs=0.03 + slack)
+    alone = found.power[:, len(f) // 2] > ls.false_alarm_level(0.2, "single", frequency=f)
+    assert np.mean(alone) == pytest.approx(0.2, abs=slack)
+    assert 1 - ls.distribution(ls.false_alarm_level(0.2, "single"), cumulative=True) == pytest.approx(0.2)
+    peaks = ls.peaks(2, frequency=f)
+    np.testing.assert_allclose(peaks.fap, ls.false_alarm_probability(peaks.power, frequency=f))
+    assert peaks.reason == ""
+    with pytest.raises(ValueError, match="nterms=0"):
+        skysieve.LombScargle(t, y[0], nterms=0).distribution(0.5)
 
 
 def test_a_part_of_the_band():
@@ -243,9 +286,9 @@ def test_chances_of_several_terms_and_bands():
     """With one term the formula is Baluev's of 2008, and of 1,000 noise curves a share p has a probability under p."""
     t, p = np.sort(np.random.default_rng(5).uniform(0, 100, 60)), np.array([1e-3, 0.1, 0.4, 0.9])
     for normalization in ("standard", "psd"):
-        noise = Noise.of(t, None, 3.0, normalization)
-        z = p if normalization == "standard" else 12 * p
-        np.testing.assert_allclose(series_probability(z, noise, 1), noise.probability(z), rtol=1e-10)
+        noise, z = Noise.of(t, None, 3.0, normalization), p if normalization == "standard" else 12 * p
+        crossings = noise._of_series(z, single(z, 60, normalization))[1]
+        np.testing.assert_allclose(crossings * noise.bandwidth * noise.effective_span, noise.tau(z), rtol=1e-10)
     band = np.arange(60) % 4
     y = np.random.default_rng(6).normal(size=(1000, 60))
     noise = {name: replace(Noise.of(t, None, 3.0, name), n=60 - 3) for name in ("standard", "model", "log")}
@@ -253,21 +296,23 @@ def test_chances_of_several_terms_and_bands():
         power = skysieve.lombscargle_multiband(
             t, y, band, fmin=0.02, fmax=3.0, samples_per_peak=10, nterms=terms, return_power=False, device="cpu"
         ).best_power
-        chance = series_probability(power, noise["standard"], terms)
+        chance = replace(noise["standard"], nterms=terms).probability(power)
         for share in (0.02, 0.1, 0.3):
             slack = 3 * np.sqrt(share * (1 - share) / 1000)
             assert 0.7 * share - slack < np.mean(chance < share) < share + slack
         for other, height in (("model", power / (1 - power)), ("log", -np.log1p(-power))):
-            np.testing.assert_allclose(series_probability(height, noise[other], terms), chance, rtol=1e-9)
+            np.testing.assert_allclose(replace(noise[other], nterms=terms).probability(height), chance, rtol=1e-9)
     power = (
         skysieve.lombscargle_multiband(  # the default: the second term is held small, 1 / (1 + 6 0.02) of it is left
             t, y, band, fmin=0.02, fmax=3.0, samples_per_peak=10, return_power=False, device="cpu"
         ).best_power
     )
-    chance = series_probability(power, noise["standard"], 2, 1 / 1.12)
+    two = replace(noise["standard"], nterms=2)
+    chance = replace(two, kept=1 / 1.12).probability(power)
     for share in (0.02, 0.1, 0.3):
         slack = 3 * np.sqrt(share * (1 - share) / 1000)
         assert 0.6 * share - slack < np.mean(chance < share) < share + slack
-    free, held = (series_probability(power, noise["standard"], 2, kept) for kept in (1.0, 1 - 1e-5))
+    free, held = (replace(two, kept=kept).probability(power) for kept in (1.0, 1 - 1e-5))
     np.testing.assert_allclose(held, free, rtol=1e-3)
-    assert np.isnan(series_probability(0.5, replace(noise["standard"], n=5), 2))  # no degree of freedom is left
+    for kept in (1.0, 1 / 1.12):  # no degree of freedom is left
+        assert replace(two, n=5, kept=kept).probability(0.5) == 1

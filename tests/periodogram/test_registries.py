@@ -61,7 +61,7 @@ def test_every_normalisation_is_a_function_of_the_standard_power():
     power = np.array([0.0, 0.3, 0.9])
     for name, kind in NORMALIZATIONS.items():
         assert kind.name == name
-        np.testing.assert_allclose(kind.to_standard(kind.from_standard(power)), power, rtol=1e-12)
+        np.testing.assert_allclose(kind.left(kind.from_standard(power)), 1 - power, rtol=1e-12)
         scale = kind.scale_of(np.array([2.0]), np.array([30.0]), np.array([10]))
         np.testing.assert_allclose(
             normalization.normalize(power, name, 2.0, 30.0, 10), scale * kind.from_standard(power), rtol=1e-14

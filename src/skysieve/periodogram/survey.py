@@ -25,7 +25,6 @@ from skysieve.periodogram.lightcurves.arrays import finite_rows
 from skysieve.periodogram.lightcurves.checks import refuse_coarse_times
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.multiband import DEFAULT_PENALTY, MultibandPlan
-from skysieve.periodogram.numerics.normalization import normalization_named
 from skysieve.periodogram.result.aliases import (
     Alias,
     Sampling,
@@ -263,19 +262,12 @@ class Rows:
 
 def no_formula(request: Request, has_dy: bool, banded: bool) -> str | None:
     """Why there are no false-alarm probabilities; None if there are."""
-    arguments = request.arguments
+    given = request.arguments
+    centred = bool(given.get("fit_mean", True) or given.get("center_data", True))
+    reason = fap.no_formula(given.get("normalization", "standard"), request.terms(banded), has_dy, centred)
     if banded and not BAND_MODELS[request.multiband].one_series:
-        return f"no formula of the false-alarm probability holds for --multiband {request.multiband}"
-    normalization = normalization_named(arguments.get("normalization", "standard"))
-    name = f"no false-alarm probabilities: the power of --normalization {normalization.name}"
-    if not normalization.has_distribution:
-        return f"{name} depends on the unknown scatter of the values; --normalization standard has them"
-    if normalization.has_unit(has_dy):
-        return (
-            f"{name} without errors has the unit of the values squared, and their scatter is unknown; --err names a "
-            "column of errors, and --normalization standard needs none"
-        )
-    return None
+        reason = f"no formula holds for --multiband {request.multiband}"
+    return None if reason is None else f"no false-alarm probabilities: {reason}"
 
 
 def probabilities(
@@ -294,19 +286,18 @@ def probabilities(
         return out
     grids = result.grids
     highest = np.broadcast_to(grids.f0 + grids.df * (grids.nf - 1), (len(power),))[ok]
+    terms, penalty = request.terms(rows.band is not None), rows.band is not None and request.band_terms is not None
     noise = fap.Noise(
         (np.asarray(result.n_used) - rows.more_means())[ok, None],
         np.asarray(result.span, np.float64)[ok, None],
         np.sqrt(4 * np.pi * np.maximum(variance[ok], 0))[:, None],
         highest[:, None],
         request.arguments.get("normalization", "standard"),
+        terms,
+        # the penalty is in parts of the trace, 3, and a column's square is half the weight
+        1 / (1 + 6 * DEFAULT_PENALTY) if penalty else 1.0,
     )
-    terms = request.terms(rows.band is not None)
-    if terms == 1:
-        out[ok] = noise.probability(power[ok])
-    else:  # the penalty is in parts of the trace, 3, and a column's square is half the weight
-        left = 1.0 if request.band_terms is None else 1 / (1 + 6 * DEFAULT_PENALTY)
-        out[ok] = fap.series_probability(power[ok], noise, terms, left)
+    out[ok] = noise.probability(power[ok])
     return out
 
 

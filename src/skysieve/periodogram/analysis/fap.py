@@ -1,8 +1,9 @@
 """False-alarm probabilities of peaks, and their inverse.
 
-Formulas of Baluev 2008 (MNRAS 385, 1279; table 1, eqs. 5 and 6) in astropy's conventions: the null hypothesis
-is a constant with Gaussian noise of the given errors (of unknown scale but for "psd"), the model a sinusoid and
-a constant.  Small probabilities are precise relative to their value.  Pure NumPy on numbers without units.
+Formulas of Baluev 2008 (MNRAS 385, 1279; table 1, eqs. 5 and 6) and, for several Fourier terms, 2009 (MNRAS 395, 1541),
+in astropy's conventions: the null hypothesis is a constant with Gaussian noise of the given errors (of unknown scale
+but for "psd"), the model one or several terms and a constant.  Small probabilities are precise relative to their
+value.  Numbers have no units.
 """
 
 from __future__ import annotations
@@ -22,91 +23,104 @@ if TYPE_CHECKING:
 FalseAlarmName = Literal["single", "naive", "davies", "baluev", "bootstrap"]
 METHODS = get_args(FalseAlarmName)
 FORMULAS = tuple(name for name in METHODS if name != "bootstrap")
-NULL_PARAMETERS, MODEL_PARAMETERS = 1, 3
+NULL_PARAMETERS = 1
 
 
 class NoFormulaWarning(UserWarning):
     """No formula holds for this periodogram, so that a false-alarm probability is None."""
 
 
-BOOTSTRAP = "method='bootstrap' of LombScargle.false_alarm_probability"
-
-
-def no_formula(method: str, normalization: str, nterms: int, centred: bool, has_dy: bool) -> str | None:
-    """Why no formula gives this probability; None if one does, and for the bootstrap, which needs no formula."""
-    if method not in METHODS:
-        raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, METHODS))}")
+def no_formula(normalization: str, nterms: int, has_dy: bool, centred: bool) -> str | None:
+    """Why no formula gives false-alarm probabilities; None if there is one."""
     kind = normalization_named(normalization)
-    if method == "bootstrap":
-        return None
-    if nterms != 1:
-        return f"no formula of the false-alarm probability holds for nterms={nterms}; {BOOTSTRAP} gives one"
+    if nterms == 0:
+        return "a model with nterms=0 has no sinusoid"
     if not centred:
-        return (
-            "the false-alarm probability is known for centred data only (fit_mean or center_data); "
-            f"{BOOTSTRAP} gives one"
-        )
-    if not kind.has_distribution:
-        return (
-            f"the distribution of normalization={normalization!r} depends on the unknown scatter of the data; "
-            "use 'standard', or method='bootstrap'"
-        )
-    if kind.has_unit(has_dy):
-        return (
-            f"normalization={normalization!r} without dy has the unit of y**2, whose scatter is unknown; "
-            "give dy, use 'standard', or method='bootstrap'"
-        )
-    return None
+        return "the data are not centred (neither fit_mean nor center_data)"
+    if kind.has_distribution and not kind.has_unit(has_dy):
+        return None
+    errors = " without errors" if kind.has_distribution else ""
+    return (
+        f"the power of normalization {kind.name!r}{errors} depends on the unknown scatter of the values; "
+        "that of 'standard' does not"
+    )
 
 
-def single(z: ArrayLike, n: Any, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
+def single(
+    z: ArrayLike, n: Any, normalization: str = "standard", nterms: int = 1, constant: bool = True
+) -> NDArray[Any]:
     """Probability that noise reaches ``z`` at one given frequency.
 
     Parameters
     ----------
     z : array_like
         Power.
-    n : int
+    n : int or numpy.ndarray
         Points of the light curve.
     normalization : {"standard", "model", "log", "psd"}
         Of the power.
-    parameters : int
-        Parameters of the model, 3 with a constant.
+    nterms : int
+        Fourier terms of the model.  The standard power of noise has a beta distribution: the model's 2 `nterms`
+        directions take a part of all.
+    constant : bool
+        Whether a constant was fitted or subtracted.
 
     Returns
     -------
     numpy.ndarray
-        Of the shape of `z`.
+        Of the shape of `z`.  1 where the model has as many parameters as there are points.
 
     Examples
     --------
-    >>> float(single(0.5, 23))
-    0.0009765625
+    >>> float(single(0.5, 23)), round(float(single(0.5, 23, nterms=2)), 8)
+    (0.0009765625, 0.01074219)
     """
+    kind, power, half = normalization_named(normalization), np.asarray(z, np.float64), _half(n, nterms, constant)
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = 0.5 * max(n - parameters, 0) if isinstance(n, int) else 0.5 * np.maximum(n - parameters, 0)
-        return normalization_named(normalization).single(np.asarray(z, np.float64), half)
+        if nterms == 1:
+            return kind.single(power, half)
+        from scipy.special import betainc, gammaincc
+
+        if kind.scale == HALF_CHI2:  # the scale of the noise is known
+            return np.asarray(gammaincc(nterms, np.maximum(power, 0)))
+        found = betainc(np.where(half > 0, half, 1), nterms, kind.left(power))
+        return np.where((half == 0) & ~np.isnan(power), 1.0, found)
 
 
-def density(z: ArrayLike, n: int, normalization: str = "standard", parameters: int = MODEL_PARAMETERS) -> NDArray[Any]:
+def density(
+    z: ArrayLike, n: int, normalization: str = "standard", nterms: int = 1, constant: bool = True
+) -> NDArray[Any]:
     """Probability density of the power at one frequency: minus the derivative of `single`.
 
     >>> round(float(density(0.5, 23)), 6)
     0.019531
     """
-    alone = single(z, n, normalization, parameters)
-    return normalization_named(normalization).density(np.asarray(z, np.float64), 0.5 * (n - parameters), alone)
+    kind, power, half = normalization_named(normalization), np.asarray(z, np.float64), _half(n, nterms, constant)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_one = kind.density(power, half, kind.single(power, half))
+        if nterms == 1:
+            return of_one
+        if kind.scale == HALF_CHI2:
+            return of_one * power ** (nterms - 1) / math.gamma(nterms)
+        more = math.exp(math.lgamma(half + nterms) - math.lgamma(half + 1) - math.lgamma(nterms))
+        return of_one * (1 - kind.left(power)) ** (nterms - 1) * more
 
 
 def single_level(fap: ArrayLike, n: int, normalization: str = "standard") -> NDArray[Any]:
-    """Power that `single` gives the probability ``fap``.
+    """Power of a sinusoid to which `single` gives the probability ``fap``.
 
     >>> round(float(single_level(2.0**-10, 23)), 12)
     0.5
     """
     with np.errstate(divide="ignore"):
         log = np.log(np.asarray(fap, np.float64))
-    return normalization_named(normalization).level(log, 0.5 * (n - MODEL_PARAMETERS))
+    return normalization_named(normalization).level(log, 0.5 * (n - 3))
+
+
+def _half(n: Any, nterms: int, constant: bool) -> Any:
+    """Half the degrees of freedom that the model leaves."""
+    left = n - constant - 2 * nterms
+    return 0.5 * max(left, 0) if isinstance(n, int) else 0.5 * np.maximum(left, 0)
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,10 @@ class Noise:
         Width of the range of frequencies, 0 to fmax in astropy's convention.
     normalization : str
         Of the power.
+    nterms : int
+        Fourier terms of the model.
+    kept : float
+        Part of the power of the second of two terms that a penalty leaves.
     """
 
     n: Any
@@ -132,6 +150,8 @@ class Noise:
     effective_span: Any
     bandwidth: Any
     normalization: str
+    nterms: int = 1
+    kept: float = 1.0
 
     @classmethod
     def of(cls, t: NDArray[Any], dy: NDArray[Any] | None, bandwidth: float, normalization: str) -> Noise:
@@ -143,20 +163,52 @@ class Noise:
         return cls(len(t), float(np.ptp(t)), math.sqrt(4 * math.pi * variance), bandwidth, normalization)
 
     def tau(self, z: ArrayLike) -> NDArray[Any]:
-        """Expected number of up-crossings of the level ``z`` (Baluev 2008, table 1).
+        """Expected number of up-crossings of the level ``z`` (Baluev 2008, table 1; 2009 for several terms).
 
         Infinite where the model has as many parameters as there are points and the formula has no value.
         """
-        tau = self._tau(z)
-        if isinstance(self.n, int) and self.n > MODEL_PARAMETERS:
-            return tau
-        return np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= MODEL_PARAMETERS), np.inf, tau))
+        return self._alone_and_tau(np.asarray(z, np.float64))[1]
 
-    def _tau(self, z: ArrayLike) -> NDArray[Any]:
-        null, model = self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS
+    def _alone_and_tau(self, z: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Probability that noise reaches ``z`` at one frequency, and `tau`."""
+        parameters = NULL_PARAMETERS + 2 * self.nterms
+        alone = single(z, self.n, self.normalization, self.nterms)
         with np.errstate(divide="ignore", invalid="ignore"):
-            crossings = self._kind.crossings(np.asarray(z, np.float64), null, model)
-            return np.asarray(self.bandwidth * self.effective_span * crossings)
+            if self.nterms == 1:
+                crossings = self._kind.crossings(z, self.n - NULL_PARAMETERS, self.n - parameters)
+            else:
+                alone, crossings = self._of_series(z, alone)
+            tau = np.asarray(self.bandwidth * self.effective_span * crossings)
+        if not isinstance(self.n, int) or self.n <= parameters:
+            tau = np.asarray(np.where(np.isnan(tau) & ~np.isnan(z) & (self.n <= parameters), np.inf, tau))
+        return alone, tau
+
+    def _of_series(self, z: NDArray[np.float64], alone: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of several terms: ``alone`` with the penalty, and `tau` for a bandwidth of 1 over the effective time span.
+
+        The number of up-crossings follows from that of a chi-square with ``2 nterms`` degrees of freedom, which is its
+        mean over all lengths of the vector of the noise.  With a penalty, the distribution at one frequency is that of
+        ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken to be fewer in the same
+        ratio.
+        """
+        from scipy.special import gammaln
+
+        terms, kept = self.nterms, self.kept
+        if self._kind.scale == HALF_CHI2:  # the scale of the noise is known
+            crossings = np.exp(-z) * z ** (terms - 0.5)
+            held = np.exp(-z) - kept * np.exp(-z / kept)
+        else:
+            rest = np.asarray(self.n - NULL_PARAMETERS - 2 * terms, np.float64)
+            rest = np.where(rest > 0, rest, np.nan)
+            left = self._kind.left(z)
+            log = gammaln(rest / 2 + terms) - gammaln((rest + 1) / 2) + 0.5 * (rest - 1) * np.log(left)
+            crossings = np.exp(log) * (1 - left) ** (terms - 0.5)
+            held = left ** (rest / 2 + 1) - kept * np.maximum(1 - (1 - left) / kept, 0.0) ** (rest / 2 + 1)
+        crossings = crossings * _harmonic_factor(terms)
+        if terms != 2 or kept == 1:
+            return alone, crossings
+        held = np.where(np.isnan(held), alone, held / max(1 - kept, 1e-9))
+        return held, crossings * np.where(alone > 0, held / alone, 0.0)
 
     @property
     def _kind(self) -> Normalization:
@@ -176,35 +228,47 @@ class Noise:
         Returns
         -------
         numpy.ndarray
+
+        Examples
+        --------
+        >>> noise = [Noise(100, 50.0, 51.2, 3.0, "standard", nterms) for nterms in (1, 2)]
+        >>> [float(of.probability(0.3).round(8)) for of in noise]
+        [2.159e-05, 0.00069035]
         """
-        alone = single(z, self.n, self.normalization)
+        alone, tau = self._alone_and_tau(np.asarray(z, np.float64))
         if method == "single":
             return alone
         with np.errstate(divide="ignore"):
             if method == "naive":
                 return np.asarray(-np.expm1(self.bandwidth * self.span * np.log1p(-alone)))
             if method == "davies":
-                return np.asarray(alone + self.tau(z))
+                return np.asarray(alone + tau)
             if method == "baluev":
-                tau = self.tau(z)
                 return np.asarray(-np.expm1(-tau) + alone * np.exp(-tau))
         raise ValueError(f"Unrecognized method: {method!r}; expected one of {', '.join(map(repr, FORMULAS))}")
 
     def level(self, fap: ArrayLike, method: str = "baluev") -> NDArray[Any]:
         """Power that a peak of noise reaches with the probability ``fap``: the inverse of `probability`."""
         p = checked(fap)
-        if method == "single":
+        if self.nterms == 1 and method == "single":
             return single_level(p, self.n, self.normalization)
-        if method == "naive":
+        if self.nterms == 1 and method == "naive":
             with np.errstate(divide="ignore"):
                 alone = -np.expm1(np.log1p(-p) / (self.bandwidth * self.span))
             return single_level(alone, self.n, self.normalization)
         top = self._kind.top
         inside = np.clip(p, np.finfo(np.float64).tiny, 1.0)
-        # tau is largest at the start: every probability falls beyond it
-        start = self._kind.most_crossings(self.n - NULL_PARAMETERS, self.n - MODEL_PARAMETERS)
-        level = invert(lambda z: self.probability(z, method), inside, start, top)
+        level = invert(lambda z: self.probability(z, method), inside, self._most_crossings(), top)
         return np.asarray(np.where(p == 0, top, np.where(p == 1, 0.0, level)))
+
+    def _most_crossings(self) -> float:
+        """Power at which `tau` is largest: every probability falls beyond it."""
+        if self.nterms == 1:
+            return self._kind.most_crossings(self.n - NULL_PARAMETERS, self.n - NULL_PARAMETERS - 2)
+        twice = 2 * self.nterms - 1
+        if self._kind.scale == HALF_CHI2:
+            return 0.5 * twice
+        return float(self._kind.from_standard(np.float64(min(twice / max(self.n - 3, 1), 1.0))))
 
 
 def _harmonic_factor(count: int) -> float:
@@ -218,45 +282,6 @@ def _harmonic_factor(count: int) -> float:
         for k in range(1, count + 1)
     )
     return 2.0**count / math.prod(range(1, 2 * count, 2)) * total
-
-
-def series_probability(z: ArrayLike, noise: Noise, nterms: int, kept: float = 1.0) -> NDArray[Any]:
-    """Probability that the highest peak of noise reaches ``z`` where a series of ``nterms`` is fitted.
-
-    Baluev 2009 (MNRAS 395, 1541); for one term the same as ``noise.probability(z)``.  The standard power of noise at
-    one frequency has a beta distribution: of N - 1 directions it is the part in ``2 nterms``.  The number of
-    up-crossings follows from that of a chi-square with ``2 nterms`` degrees of freedom, which is its mean over all
-    lengths of the vector of the noise.
-
-    The second of two terms may have a penalty that leaves the fraction ``kept`` of its power: the distribution at one
-    frequency is then that of ``a + kept b`` with ``a`` and ``b`` the two terms' parts, and the up-crossings are taken
-    to be fewer in the same ratio.
-
-    >>> noise = Noise(100, 50.0, 51.2, 3.0, "standard")
-    >>> [float(series_probability(0.3, noise, n).round(8)) for n in (1, 2)], float(noise.probability(0.3).round(8))
-    ([2.159e-05, 0.00069035], 2.159e-05)
-    """
-    from scipy.special import betainc, gammaincc, gammaln
-
-    power: NDArray[Any] = np.asarray(z, np.float64)
-    kind = normalization_named(noise.normalization)
-    w = noise.bandwidth * noise.effective_span * _harmonic_factor(nterms)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if kind.scale == HALF_CHI2:  # the scale of the noise is known
-            alone, tau = gammaincc(nterms, power), w * np.exp(-power) * power ** (nterms - 0.5)
-            held = (np.exp(-power) - kept * np.exp(-power / kept)) / max(1 - kept, 1e-9)
-        else:
-            power = kind.to_standard(power)
-            null = np.asarray(noise.n - NULL_PARAMETERS, np.float64)
-            rest = np.where(null > 2 * nterms, null - 2 * nterms, np.nan)
-            left = 1 - np.clip(power, 0.0, 1.0)
-            log = gammaln(null / 2) - gammaln((rest + 1) / 2) + 0.5 * (rest - 1) * np.log(left)
-            alone, tau = betainc(rest / 2, nterms, left), w * np.exp(log) * power ** (nterms - 0.5)
-            held = left ** (rest / 2 + 1) - kept * np.maximum(1 - power / kept, 0.0) ** (rest / 2 + 1)
-            held /= max(1 - kept, 1e-9)
-        if nterms == 2 and kept < 1:
-            alone, tau = held, tau * np.where(alone > 0, held / alone, 0.0)
-        return np.asarray(-np.expm1(-tau) + alone * np.exp(-tau))
 
 
 def checked(probability: ArrayLike) -> NDArray[np.float64]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from skysieve.core.checks import one_of
 from skysieve.core.result import Result
-from skysieve.periodogram.analysis import fap
 from skysieve.periodogram.analysis.bootstrap import exceeding, no_keywords
 from skysieve.periodogram.result.aliases import days_in, find_aliases
 from skysieve.periodogram.result.columns import peak_names
@@ -145,8 +144,7 @@ def make_peaks(
     index, f = result.peaks.index[found], result.peaks.frequency[found]
     power, chance, reason = np.asarray(result.peaks.power[found], np.float64), None, ""
     if false_alarm is not None:
-        centred = bool(curve.fit_mean or curve.center_data)
-        reason = fap.no_formula(false_alarm, normalization, curve.nterms, centred, curve.dy is not None) or ""
+        reason = curve._no_formula(false_alarm, normalization)
     if false_alarm == "bootstrap":
         maxima = curve._maxima(grid, normalization, False, {"refined": True} | keywords)
         chance = exceeding(maxima, power)

@@ -31,18 +31,14 @@ class Significance(FittedCurve, ABC):
 
         Raises
         ------
-        NotImplementedError
-            If `nterms` is not 1, or the distribution is unknown.
         ValueError
-            If the light curve has fewer than 3 usable rows (2 without `fit_mean`), or equal times.
+            If `nterms` is 0, the normalisation is "scargle", or the light curve has fewer than 3 usable rows (2 without
+            `fit_mean`) or equal times.
         """
-        if self.nterms != 1:
-            raise NotImplementedError(f"the distribution is known for nterms=1 only, not {self.nterms}")
-        parameters = 2 + bool(self.fit_mean or self.center_data)
-        z, n = np.asarray(power, np.float64), self._enough().t.size
-        if cumulative:
-            return 1 - fap.single(z, n, self.normalization, parameters)
-        return fap.density(z, n, self.normalization, parameters)
+        if self.nterms == 0:
+            raise ValueError("nterms=0: the power of a model without a sinusoid has no distribution")
+        of = (self._enough().t.size, self.normalization, self.nterms, bool(self.fit_mean or self.center_data))
+        return 1 - fap.single(power, *of) if cumulative else fap.density(power, *of)
 
     def false_alarm_probability(
         self,
@@ -65,7 +61,7 @@ class Significance(FittedCurve, ABC):
             Peak heights, in the normalisation of the object.
         method : {"baluev", "davies", "naive", "single", "bootstrap"}
             In this order: Baluev's alias-free approximation; Davies' bound; a formula with the number of independent
-            frequencies; the probability at one frequency; resampled light curves.
+            frequencies; the probability at one frequency; resampled light curves.  All hold for several terms too.
         samples_per_peak, nyquist_factor, minimum_frequency, maximum_frequency : optional
             Grid, see `autofrequency`.
         method_kwds : dict, optional
@@ -79,8 +75,8 @@ class Significance(FittedCurve, ABC):
         Returns
         -------
         float, numpy.ndarray, Quantity or None
-            None where no formula holds (``nterms != 1``, ``normalization="scargle"``, "psd" without errors, data
-            that are not centred); a `NoFormulaWarning` says why.
+            None where no formula holds (``normalization="scargle"``, "psd" without errors, data that are not centred);
+            a `NoFormulaWarning` says why.
 
         Raises
         ------
@@ -90,6 +86,7 @@ class Significance(FittedCurve, ABC):
         References
         ----------
         .. [1] Baluev 2008, MNRAS 385, 1279, eqs. 5, 6 and table 1
+        .. [2] Baluev 2009, MNRAS 395, 1541, for several terms
 
         Examples
         --------
@@ -186,13 +183,23 @@ class Significance(FittedCurve, ABC):
         return bare
 
     def _formula_holds(self, method: str) -> bool:
-        """Whether a formula holds; a warning says why not."""
-        reason = fap.no_formula(
-            method, self.normalization, self.nterms, bool(self.fit_mean or self.center_data), self.dy is not None
-        )
-        if reason is not None:
+        """Whether a probability can be computed; a warning says why not."""
+        reason = self._no_formula(method, self.normalization)
+        if reason:
             warnings.warn(reason, fap.NoFormulaWarning, stacklevel=3)
-        return reason is None
+        return not reason
+
+    def _no_formula(self, method: str, normalization: str) -> str:
+        """Why the method gives no probability; empty if it gives one."""
+        if method not in fap.METHODS:
+            known = ", ".join(map(repr, fap.METHODS))
+            raise ValueError(f"Unrecognized method: {method!r}; expected one of {known}")
+        reason = fap.no_formula(
+            normalization, self.nterms, self.dy is not None, bool(self.fit_mean or self.center_data)
+        )
+        if reason is None or method == "bootstrap":
+            return ""
+        return f"no formula gives false-alarm probabilities: {reason}; 'bootstrap' needs no formula"
 
     def _ends(self, frequency: Any, rule: tuple[Any, ...]) -> tuple[float, float]:
         """Lowest and highest frequency of `_grid`."""
@@ -216,7 +223,7 @@ class Significance(FittedCurve, ABC):
         """The noise for a search between two frequencies."""
         noise = self._enough().noise
         band = ends[1] - (0.0 if full_band else ends[0])
-        return fap.Noise(noise.n, noise.span, noise.effective_span, band, normalization)
+        return fap.Noise(noise.n, noise.span, noise.effective_span, band, normalization, self.nterms)
 
     def _maxima(
         self, frequency: NDArray[Any], normalization: str, regular: bool, keywords: dict[str, Any]

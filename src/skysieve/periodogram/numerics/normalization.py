@@ -70,9 +70,9 @@ class Normalization:
         """The power of scale 1 from the standard power."""
         return power
 
-    def to_standard(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The inverse of `from_standard`."""
-        return z
+    def left(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """1 - P of a power of scale 1: the part of chi-square that the model leaves."""
+        return 1 - np.clip(z, 0.0, 1.0)
 
     def single(self, z: NDArray[np.float64], half: Any) -> NDArray[np.float64]:
         """Probability that noise reaches `z` at one frequency; `half` is half the degrees of freedom left by the model.
@@ -155,9 +155,9 @@ class Model(Normalization):
         power = np.minimum(power, BELOW_ONE)
         return power / (1 - power)
 
-    def to_standard(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Normalization.to_standard`."""
-        return z / (1 + z)
+    def left(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Normalization.left`."""
+        return 1 / (1 + np.maximum(z, 0.0))
 
     def _log_single(self, z: NDArray[np.float64], half: Any) -> NDArray[np.float64]:
         return np.asarray(-half * np.log1p(z))
@@ -188,9 +188,9 @@ class Log(Normalization):
         """See `Normalization.from_standard`."""
         return -np.log1p(-np.minimum(power, BELOW_ONE))
 
-    def to_standard(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Normalization.to_standard`."""
-        return -np.expm1(-z)
+    def left(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Normalization.left`."""
+        return np.exp(-np.maximum(z, 0.0))
 
     def _log_single(self, z: NDArray[np.float64], half: Any) -> NDArray[np.float64]:
         return np.asarray(-half * z)
