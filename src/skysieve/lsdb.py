@@ -275,13 +275,13 @@ def _light_curves(
 
 def _curves(counts: Any, data: dict[str, Any], value_name: str) -> LightCurves:
     """Light curves with these numbers of rows, with the names of bands as numbers."""
-    from skysieve.periodogram.lightcurves.column_names import MISSING_BANDS
+    from skysieve.periodogram.lightcurves.column_names import missing_in
     from skysieve.periodogram.lightcurves.io import LightCurves
 
     codes = names = None
     if "band" in data:
         names, codes = np.unique(data["band"].astype(str), return_inverse=True)
-        data["mag"] = np.where(np.isin(names, MISSING_BANDS)[codes], np.nan, data["mag"])
+        data["mag"] = np.where(missing_in(names)[codes], np.nan, data["mag"])
     return LightCurves(
         path=Path("partition"), ids=np.arange(len(counts)), t=data["time"], y=data["mag"], dy=data.get("err"),
         offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), taken="", value_name=value_name, band=codes,

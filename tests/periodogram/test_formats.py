@@ -19,6 +19,7 @@ from skysieve import lombscargle
 from skysieve.periodogram.lightcurves import textfile
 from skysieve.periodogram.lightcurves.column_names import BadFile, MissingColumn, Wanted
 from skysieve.periodogram.lightcurves.io import LightCurves, read_light_curves, read_stream
+from skysieve.periodogram.lightcurves.sources import light_curves, with_bands
 
 N = 60
 RNG = np.random.default_rng(11)
@@ -154,6 +155,23 @@ def test_cells_of_other_programs(tmp_path: Path) -> None:
     mag[0], mag[1], mag[2], mag[3], mag[4] = "1.5D+01", "*****", "\u221215.25", "N/A", "--"
     found = read_light_curves(write(tmp_path / "a.csv", "mjd,mag,err\n" + rows(COLUMNS[0], mag, COLUMNS[2])))
     np.testing.assert_array_equal(found.y, [15.0, np.nan, -15.25, np.nan, np.nan, *MAG[5:]])
+
+
+@pytest.mark.parametrize("word", ["N/A", "-", "None", "***"])
+def test_words_for_missing_values_are_the_same_in_all_columns(tmp_path: Path, word: str) -> None:
+    """A column of them is empty, a row without a band is left out, and a missing flag is not set."""
+    band, flag, good = ["g", "r"] * (N // 2), ["0"] * N, ["false"] * N
+    band[3] = flag[4] = good[5] = word
+    flag[6], good[7] = "1", "true"
+    names = "mjd,flux,mag,err,band,flags,is_bad\n"
+    columns = (COLUMNS[0], [word] * N, *COLUMNS[1:], band, flag, good)
+    found = read_light_curves(write(tmp_path / "a.csv", names + rows(*columns)), Wanted(flags=("flags", "is_bad")))
+    assert found.value_name == "mag"
+    assert found.bands.tolist() == ["g", "r"]
+    assert np.flatnonzero(np.isnan(found.y)).tolist() == [3, 6, 7]
+    assert found.left_out["without a band"] == 1
+    bands = with_bands(light_curves(T, MAG), band)[0]
+    assert bands == ("g", "r")
 
 
 def test_ades(tmp_path: Path, test_data: Path) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Sample = Callable[[int], NDArray[Any]]
 
+MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "nat", "<na>"})
+"""Words for a missing value, in lower case."""
 TIME_NAMES = (
     "time", "t", "bjd", "hjd", "jd", "mjd", "bmjd", "hmjd", "btjd", "bkjd", "bjdtdb", "hjdutc", "jdutc", "mjdtai",
     "mjdutc", "midpointmjdtai", "midpointtai",
@@ -61,8 +63,6 @@ ID_NAMES = (
 ID_ENDS = ("objectid", "objid", "sourceid", "starid", "targetid", "masterid", "starname", "objectname", "sourcename")
 SIGN, OF_STARS = "isdiffpos", ("magpsfcorr", "magcorr", "dcmag")
 """Column with the sign of the flux in a difference image, and columns with magnitudes of the star itself."""
-MISSING_BANDS = ("", "None", "nan", "NaN", "null", "<NA>", "N/A", "--")
-"""Words for the band of a row that has none."""
 WISE_IDS = ("sourceidmf", "allwisecntr", "cntrmf")
 """Identifiers of objects in WISE's tables of single exposures, where ``source_id`` is that of one detection."""
 ROW_IDS = ("diasourceid", "forcedsourceid", "diaforcedsourceid", "parentobjectid", "parentsourceid", "parentid")
@@ -128,6 +128,30 @@ class Wanted:
     def named(self) -> dict[str, str]:
         """The columns that were named, by role."""
         return {role: w for role in WANTED_ROLES if (w := getattr(self, role)) is not None}
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell of text has no value: a word of `MISSING`, or asterisks, Fortran's overflow.
+
+    >>> [is_missing(cell) for cell in ("", " N/A", "****", "0")]
+    [True, True, True, False]
+    """
+    cell = cell.strip()
+    return cell.casefold() in MISSING or not cell.strip("*")
+
+
+def missing_in(cells: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which cells of text have no value; each word is looked at once.
+
+    >>> missing_in(np.array(["g", "NaN", None], object)).tolist()
+    [False, True, True]
+    """
+    cells = cells.astype(str)
+    words: set[str] = set()
+    for start in range(0, cells.size, 1 << 16):
+        words.update(cells.flat[start : start + (1 << 16)].tolist())
+    missing = [word for word in words if is_missing(word)]
+    return np.isin(cells, missing) if missing else np.zeros(cells.shape, bool)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .column_names import ID_NAMES, OF_STARS, SIGN, Columns, forms
+from .column_names import ID_NAMES, OF_STARS, SIGN, Columns, forms, missing_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,11 +62,11 @@ def nothing_in(cells: NDArray[Any]) -> bool:
         values = np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind not in "OU":
         return False
-    return bool(np.isin(np.char.lower(np.char.strip(values.astype(str))), ("", "nan", "none", "null", "--")).all())
+    return bool(missing_in(values).all())
 
 
 def typed(cells: NDArray[Any]) -> NDArray[Any]:
-    """Cells of text as whole numbers or numbers, if they all are (but for empty ones)."""
+    """Cells of text as whole numbers or numbers, if they all are (but for missing ones)."""
     array = np.asarray(cells)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")
@@ -79,7 +79,7 @@ def typed(cells: NDArray[Any]) -> NDArray[Any]:
             return finite.astype(np.int64) if whole else array
         return array
     text = np.char.strip(array)
-    text = text[text != ""]
+    text = text[~missing_in(text)]
     for kind in (np.int64, np.float64):
         try:
             return text.astype(kind)

@@ -19,7 +19,7 @@ import numpy as np
 
 from skysieve.periodogram.lightcurves.column_names import BadFile
 
-from .column_names import FLAG_NAMES, forms, plain
+from .column_names import FLAG_NAMES, forms, missing_in, plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ exclude, detector anomaly, no data, thruster firing."""
 ZTF_BAD, ZTF_FORCED = 1 << 15, -(1 << 25)
 """``catflags`` of a bad measurement; ``infobitssci`` of a bad image (this bit and all above it)."""
 YES = ("true", "t", "yes", "y", "1")
-NO = ("false", "f", "no", "n", "0", "")
+NO = ("false", "f", "no", "n", "0")
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _marked(
 
 def _floats(text: NDArray[Any]) -> NDArray[np.float64] | None:
     try:
-        return np.where(text == "", "nan", text).astype(np.float64)
+        return np.where(missing_in(text), "nan", text).astype(np.float64)
     except ValueError:
         return None
 
@@ -229,14 +229,14 @@ def whole(values: NDArray[Any]) -> NDArray[np.int64] | None:
     """Whole numbers of a column, 0 for missing ones; None if it holds other values."""
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
-    text = np.char.strip(values.astype(str))
-    numbers = _floats(np.where(np.isin(np.char.lower(text), ("nan", "null", "none", "--")), "", text))
+    numbers = _floats(np.char.strip(values.astype(str)))
     if numbers is None or (finite := numbers[np.isfinite(numbers)]).size == 0 or (finite != np.round(finite)).any():
         return None
     return np.where(np.isfinite(numbers), numbers, 0).astype(np.int64)
 
 
 def truth(values: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """A column of true and false as booleans; None if it holds other words."""
+    """A column of true and false as booleans, false for missing ones; None if it holds other words."""
     text = np.char.lower(np.char.strip(values.astype(str)))
-    return np.isin(text, YES) if np.isin(text, YES + NO).all() else None
+    true = np.isin(text, YES)
+    return true if (true | np.isin(text, NO) | missing_in(text)).all() else None

@@ -24,7 +24,6 @@ import numpy as np
 from skysieve.periodogram.lightcurves.choose_columns import choose, hints_of, left_over
 from skysieve.periodogram.lightcurves.column_names import (
     FLAG,
-    MISSING_BANDS,
     MOVING,
     STARS,
     BadFile,
@@ -33,6 +32,7 @@ from skysieve.periodogram.lightcurves.column_names import (
     Wanted,
     is_label,
     is_magnitude,
+    missing_in,
     plain,
 )
 from skysieve.periodogram.lightcurves.textfile import read_text
@@ -715,7 +715,7 @@ def _no_band(data: dict[str, NDArray[Any]]) -> int:
     """Replace the values of rows without a band by NaN, if others have one; returns how many."""
     if "band" not in data or data["band"].dtype.kind != "U":
         return 0
-    missing = np.isin(data["band"], MISSING_BANDS)
+    missing = missing_in(data["band"])
     if not missing.any() or missing.all():
         return 0
     n = int((missing & np.isfinite(data["mag"])).sum())
@@ -764,13 +764,16 @@ def same_times(columns: Columns, data: dict[str, NDArray[Any]], notes: list[str]
 
 
 def _owned(name: str, data: dict[str, NDArray[Any]], notes: list[str]) -> dict[str, NDArray[Any]]:
-    """Rows with an id: Rubin writes 0 or nothing for objects of the other kind."""
+    """Rows with an id.
+
+    Rubin's ids are numbers, 0 or missing for objects of the other kind.  Others may be names, and any word can be one.
+    """
     ids = data["id"]
     rubin = plain(name) in (STARS, MOVING)
     if ids.dtype.kind in "iu":
         missing = (ids == 0) & rubin
     else:
-        missing = np.isin(ids, ("0", "", "--", "nan", "None", "<NA>") if rubin else ("",))
+        missing = (ids == "0") | missing_in(ids) if rubin else ids == ""
     if not missing.any():
         return data
     if missing.all():

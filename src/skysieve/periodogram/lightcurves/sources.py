@@ -31,7 +31,7 @@ from .arrays import (
     pieces,
     time_resolution,
 )
-from .column_names import MISSING_BANDS
+from .column_names import missing_in
 from .units import Units, strip, strip_times
 
 if TYPE_CHECKING:
@@ -582,7 +582,7 @@ def _missing_bands(bands: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]
     """Bands with those that are missing replaced by another one, and which these are; None if none is missing."""
     missing = np.zeros(bands.shape, bool)
     if bands.dtype.kind in "OU":
-        missing = np.isin(bands.astype(str), MISSING_BANDS)
+        missing = missing_in(bands)
     elif bands.dtype.kind == "f":  # whole numbers, if some are missing
         missing = np.isnan(bands)
     if not missing.any():

@@ -21,13 +21,13 @@ from skysieve.core.tasks import Ahead, in_parallel, usable_cores
 
 from .column_names import (
     FLAG,
-    MISSING_BANDS,
     MOVING,
     NUMERIC,
     STARS,
     BadFile,
     Columns,
     Wanted,
+    is_missing,
     plain,
     refuse_rounded,
 )
@@ -643,7 +643,7 @@ def _band_names(file: _File) -> NDArray[Any]:
             some = pc.unique(chunk.indices if file.text_bands else chunk)
             used.update((chunk.dictionary.take(some) if file.text_bands else some).to_pylist())
         batch.data = {"names": np.array(sorted(used))}
-        if not used.isdisjoint(MISSING_BANDS):
+        if any(is_missing(str(word)) for word in used):
             raise _Whole
         return batch
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from skysieve.core.arrays import spacing_at
-from skysieve.periodogram.lightcurves.column_names import BadFile, is_label, refuse_rounded
+from skysieve.periodogram.lightcurves.column_names import BadFile, is_label, is_missing, refuse_rounded
 from skysieve.periodogram.lightcurves.units import mjd
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "--", "-", "...", "nat", "<na>"})
-"""Words for a missing value, in lower case; a cell of asterisks, Fortran's overflow, is missing too."""
 DATE = re.compile(
     r"(?P<year>\d{4})(?P<sep>[-/ ])(?P<month>\d\d)(?P=sep)(?P<day>\d\d)"
     r"(?P<part>\.\d+)?([T ](?P<clock>\d\d(:\d\d(:\d\d(\.\d*)?)?)?)( ?(Z|UTC?|(?P<zone>[-+]\d\d(:?\d\d)?)))?)?Z?"
@@ -131,7 +129,7 @@ def text_numbers(name: str, cells: Sequence[str] | NDArray[Any], role: str = "",
 
 def _odd_number(name: str, row: int, text: str, role: str, comma: bool) -> tuple[float, bool, bool]:
     """Value of a cell that `float` does not read, whether it is a limit, and whether it is a date."""
-    if text.casefold() in MISSING or not text.strip("*"):
+    if is_missing(text):
         return np.nan, False, False
     if (sign := LIMIT.match(text)) is not None and role in ("", "mag", "err"):
         number = text[sign.end() :].strip()
@@ -266,7 +264,7 @@ def holds_dates(values: Any) -> bool:
         return True
     if array.dtype.kind not in "OUS" or array.ndim != 1:
         return False
-    first = next((text for text in map(as_text, array) if text.strip().casefold() not in MISSING), "")
+    first = next((text for text in map(as_text, array) if not is_missing(text)), "")
     return date_of(first.strip()) is not None
 
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 
 from skysieve.periodogram.lightcurves.choose_columns import by_count, choose, hints_of
-from skysieve.periodogram.lightcurves.column_names import FLAG, LABELS, BadFile, Columns, Wanted, is_label
+from skysieve.periodogram.lightcurves.column_names import FLAG, LABELS, MISSING, BadFile, Columns, Wanted, is_label
 
 from .column_notes import BLOCK_ROWS, BLOCKS
 from .table_columns import (
@@ -26,7 +26,6 @@ from .table_columns import (
     COMMA,
     DATE,
     DOUBLE,
-    MISSING,
     THOUSANDS,
     BadCell,
     date_of,
