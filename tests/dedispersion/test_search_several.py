@@ -129,7 +129,8 @@ def test_results_come_in_order_from_devices_that_work_at_once():
     assert set(used) == {"a", "b"}
 
 
-def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
+def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch, capfd):
+    """Notes of the files that are searched again are printed once."""
     for name, value in {"AHEAD": 4, "WARM": 0, "WORTH_SECONDS": 0, "HOST_BYTES": 1}.items():
         monkeypatch.setattr(at_once, name, value)
     monkeypatch.setattr(at_once, "_fit", lambda device: 1)
@@ -146,6 +147,7 @@ def test_a_process_that_fails_or_is_killed_loses_no_file(tmp_path, monkeypatch):
     assert [number for number, _ in found] == list(range(12))
     assert sorted(where for _, where in found) == ["here"] * 11 + ["there on cpu"]
     assert said == ["the remaining files are also searched by 1 process more"]
+    assert sorted(capfd.readouterr().err.splitlines()) == sorted(f"note: {number}" for number in range(12))
 
 
 def test_a_process_without_its_device_searches_nothing(monkeypatch):
@@ -244,7 +246,7 @@ def test_a_process_does_not_run_the_program_again(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])},
         check=False,
     )  # fmt: skip
-    assert done.stderr == ""
+    assert sorted(done.stderr.splitlines()) == sorted(f"note: {number}" for number in range(12))
     assert done.stdout == "program\n1 there on cpu\n"
 
 

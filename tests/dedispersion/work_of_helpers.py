@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,12 +12,13 @@ _searched: list[int] = []
 
 
 def search(folder: Path, first: int, number: int, device: str) -> tuple[int, str]:
-    """Return the number, and whether another process than pytest's, which is ``first``, searched it.
+    """Print a note, and return the number and whether another process than pytest's, ``first``, searched it.
 
     The other process cannot search its second number, and is killed at its third.  Until then, pytest's process
     searches only the numbers 0 and 1, and those that the other process began.
     """
     begun = folder / f"begun-{number}"
+    sys.stderr.write(f"note: {number}\n")
     if os.getpid() == first:
         until = time.monotonic() + 30
         while number >= 2 and not begun.exists() and not (folder / "killed").exists() and time.monotonic() < until:

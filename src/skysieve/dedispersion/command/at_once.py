@@ -11,8 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from functools import partial
+from io import StringIO
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -271,7 +272,8 @@ def serve(descriptor: int) -> None:
     """Search the files whose numbers come from a connection, until it is closed.
 
     The first message is the function that searches a file, and the device.  The answer to a number is the result, or
-    None if the file cannot be searched here.
+    None if the file cannot be searched here; what was printed about it is then dropped, because the first process
+    prints it again.
     """
     # the first process has ended, or there is no memory for a result
     with Connection(descriptor) as connection, suppress(EOFError, OSError, MemoryError):
@@ -286,7 +288,9 @@ def serve(descriptor: int) -> None:
             number = connection.recv()
             found: Any = None
             try:
-                found = work(number, device)
+                with redirect_stderr(StringIO()) as said:
+                    found = work(number, device)
+                sys.stderr.write(said.getvalue())
             except (*FILE_ERRORS, RuntimeError) as error:
                 logger.info("file %d is searched again by the first process: %s", number, one_line(error))
             connection.send(found)
