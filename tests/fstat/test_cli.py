@@ -103,7 +103,14 @@ def test_synth(tmp_path):
     ("args", "message"),
     [
         (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
-        (("synth", "x.npz", "--inject", "3,4,5,sine"), "--inject 3,4,5,sine: window='sine'"),
+        (
+            ("synth", "x.npz", "--inject", "3,4,5,sine"),
+            "--inject 3,4,5,sine: window='sine': expected one of 'rect', 'exp', 'none'\n",
+        ),
+        (
+            ("simulate", "x", "--signal", "100,1,0,0,0,sine,3,4"),
+            "window='sine': expected one of 'rect', 'exp', 'none'\n",
+        ),
         (("synth", "x.npz", "--inject", "3,4,nan"), "--inject 3,4,nan: snr=nan: expected at least 0"),
         (("synth", "x.npz", "--dec", "nan"), "--dec nan: expected a finite number"),
         (("synth", "x.npz", "--days", "nan"), "--days nan: expected a number above 0"),
@@ -119,8 +126,8 @@ def test_synth(tmp_path):
         (("convert", "FILE", "FILE", "--overwrite"), "is one of the files to read"),
         (("synth", "FILE"), "exists; use --overwrite"),
         (("map", "FILE", "--compat", "pycuda"), "--compat 'pycuda': expected one of 'lalpulsar'"),
-        (("map", "FILE", "-w", "sine"), "--window 'sine': expected 'rect', 'exp', 'none'"),
-        (("search", "FILE", "-w", "sine"), "--window 'sine'"),
+        (("map", "FILE", "-w", "sine"), "'sine': expected one of rect, exp, none"),
+        (("search", "FILE", "-w", "exp", "-w", "sine"), "'sine': expected one of rect, exp, none"),
         (("search", "FILE", "--statistic", "power"), "--statistic 'power': expected one of 'max2F', 'lnBtSG'"),
         (("map", "FILE", "-q", "-v"), "at most one of them"),
         (("map", "FILE", "--threads", "2", "--memory", "much"), "--memory 'much'"),

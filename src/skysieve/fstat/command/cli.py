@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from skysieve.core.checks import one_of
 from skysieve.core.command import (
     CLUSTER,
     COMPUTATION,
@@ -36,6 +37,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    choice,
     counted,
     flat_options,
     needs,
@@ -84,12 +86,12 @@ fstat = typer.Typer(
 WINDOW_HELP = " ".join(f"{name}: {KINDS[name].help}" for name in NAMED)
 Window = Annotated[
     str,
-    option(
+    choice(
         "-w",
         "--window",
+        values=NAMED,
         help=f"Window of the signal. {WINDOW_HELP} The default is rect.",
         panel=STATISTIC,
-        metavar="|".join(NAMED),
     ),
 ]
 File = Annotated[
@@ -442,9 +444,9 @@ def search(
     templates: sft_options.TemplateList = None, inject: sft_options.Inject = None,
     window: Annotated[
         list[str] | None,
-        option(
-            "-w", "--window", help=f"Window of the signal; may be repeated. {WINDOW_HELP} The default is rect and exp.",
-            panel=STATISTIC, metavar="|".join(NAMED),
+        choice(
+            "-w", "--window", values=NAMED, panel=STATISTIC,
+            help=f"Window of the signal; may be repeated. {WINDOW_HELP} The default is rect and exp.",
         ),
     ] = None,
     t0: T0 = None, t0_band: T0Band = None, dt0: Dt0 = None,
@@ -931,7 +933,8 @@ def _injection(text: str) -> Injection:
     except ValueError as error:
         raise ValueError(f"--inject {text}: expected t0,tau,snr or t0,tau,snr,window ({error})") from error
     try:
-        return Injection(t0, tau, snr, cast("WindowName", parts[3] if len(parts) == 4 else "rect"))
+        window = one_of("window", parts[3] if len(parts) == 4 else "rect", NAMED)
+        return Injection(t0, tau, snr, cast("WindowName", window))
     except (TypeError, ValueError) as error:
         raise ValueError(f"--inject {text}: {error}") from error
 

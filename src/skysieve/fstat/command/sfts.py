@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from skysieve.core.checks import one_of
 from skysieve.core.command import (
     STDIO,
     Messages,
@@ -21,6 +22,7 @@ from skysieve.core.command import (
     read_stdin,
     report_errors,
 )
+from skysieve.fstat.inputs.window_kinds import NAMED
 
 if TYPE_CHECKING:
     from skysieve.fstat.contract import Dtype
@@ -359,6 +361,7 @@ def _signal(option_name: str, text: str, tref: float) -> Signal:
     except ValueError:
         raise ValueError(f"{option_name} {text}: expected numbers, and for a transient WINDOW,T0,TAU") from None
     try:
+        one_of("window", when.get("window", "none"), NAMED)
         return Signal(f0=f0, h0=h0, ra=ra, dec=dec, tref=tref, f1dot=f1dot, **when)
     except ValueError as error:
         raise ValueError(f"{option_name} {text}: {error}") from error
