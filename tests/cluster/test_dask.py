@@ -23,6 +23,7 @@ from skysieve import cluster
 from skysieve.cluster import launchers
 from skysieve.cluster.description import OutputError
 from skysieve.cluster.folder import environment
+from skysieve.core.errors import DeviceUnavailable
 
 pq = pytest.importorskip("pyarrow.parquet")
 distributed = pytest.importorskip("distributed")
@@ -100,6 +101,15 @@ def test_workers_with_other_versions_are_refused(client):
     launchers._check_workers(client, environment() | {"processor": "another"})
     with pytest.raises(ValueError, match=r"has jax none, expected 1 as here"):
         launchers._check_workers(client, environment() | {"jax": "1"})
+
+
+def test_a_device_that_a_worker_lacks_is_refused_before_the_work(client, tmp_path):
+    where = tmp_path / "a.parquet"
+    with pytest.raises(DeviceUnavailable, match=r"worker tcp://127\.0\.0\.1:\d+: "):
+        cluster.run(cluster.job(TOY, where, device="cuda:99", n=12), client)
+    with pytest.raises(DeviceUnavailable, match=r"^(?!worker)"):
+        cluster.run(cluster.job(TOY, where, device="cuda:99", n=12))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unreachable_scheduler_is_an_error_before_the_work(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from skysieve.cluster.description import OutputError, folder_of
 from skysieve.cluster.folder import RunFolder
 from skysieve.cluster.launchers import launcher
 from skysieve.core.command import Messages
-from skysieve.core.errors import DeviceLost
+from skysieve.core.errors import DeviceLost, DeviceUnavailable
 from skysieve.core.parts import InUse
 
 pa = pytest.importorskip("pyarrow")
@@ -112,8 +112,18 @@ def test_the_device_of_the_first_run_is_that_of_later_ones(tmp_path, monkeypatch
     monkeypatch.setattr("skysieve.cluster.launchers._kind_of_device", lambda: "other")
     cluster.run(toy(tmp_path / "a"), resume=True)
     assert json.loads((tmp_path / "a" / "manifest.json").read_text())["job"]["device"] == recorded
+    monkeypatch.setattr("skysieve.cluster.launchers._check_device", lambda device, dask: None)
     with pytest.raises(ValueError, match="partitions of a run with other "):
         cluster.run(toy(tmp_path / "a", device="cuda:1"), resume=True)
+
+
+def test_a_run_does_not_continue_on_another_kind_of_device(tmp_path, monkeypatch):
+    monkeypatch.setattr("skysieve.cluster.launchers._kind_of_device", lambda: "cpu")
+    cluster.run(toy(tmp_path / "a", bad=[2]))
+    manifest = tmp_path / "a" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"device": "cpu"', '"device": "cuda:99"'))
+    with pytest.raises(DeviceUnavailable):
+        cluster.run(toy(tmp_path / "a", bad=[2]), resume=True)
 
 
 def test_a_run_that_has_finished_nothing_is_begun_anew(tmp_path):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from skysieve.core.device import resolve
-from skysieve.core.errors import DeviceLost, install_hint
+from skysieve.core.errors import DeviceLost, DeviceUnavailable, install_hint
 from skysieve.core.progress import Reporter, reporting
 from skysieve.core.tasks import usable_cores
 
@@ -108,6 +108,8 @@ def run(
         Another launcher works on the same output.
     ValueError, OSError
         The folder belongs to another run, workers have other versions, or a result cannot be written.
+    skysieve.DeviceUnavailable
+        This process, or a worker, does not have the device.
 
     Notes
     -----
@@ -129,9 +131,11 @@ def run(
         if dask is not None:
             _wait_for_a_worker(dask)
             _check_workers(dask, environment())
+        _check_device(job.device, dask)
         folder = RunFolder(job, resume, overwrite)
         stack.callback(folder.close)
         folder.job = _with_device(folder.job, dask)
+        _check_device(folder.job.device, dask)  # it may be that of the run that continues
         folder.write_manifest("running")
         if folder.lock.note:
             note(folder.lock.note)
@@ -288,6 +292,25 @@ def _with_device(job: Job, dask: Client | None) -> Job:
     if job.device != "auto":
         return job
     return replace(job, device=dask.submit(_kind_of_device, pure=False).result() if dask else _kind_of_device())
+
+
+def _check_device(device: str, dask: Client | None) -> None:
+    """Refuse a device that this process, or a worker, does not have: each of its partitions would fail."""
+    if dask is None:
+        resolve(device)
+        return
+    for address, problem in dask.run(_problem, device).items():
+        if problem is not None:
+            raise DeviceUnavailable(f"worker {address}: {problem.missing}", problem.remedy)
+
+
+def _problem(device: str) -> DeviceUnavailable | None:
+    """Why this process cannot use a device."""
+    try:
+        resolve(device)
+    except DeviceUnavailable as problem:
+        return problem
+    return None
 
 
 def _kind_of_device() -> str:
