@@ -87,6 +87,7 @@ def test_search_options_reach_the_search(path, tmp_path):
 
 
 def test_series_are_written(path, tmp_path):
+    (tmp_path / "o").mkdir()
     said = run(
         "dedisperse", path, "--lodm", 58, "--dmstep", 1, "--numdms", 4, "--downsamp", 2, "-o", tmp_path / "o" / "x"
     )
@@ -272,6 +273,7 @@ def test_no_stage_writes_over_the_series_of_another(path, tmp_path):
     with Filterbank.open(path) as fb:
         plan(fb, stages=[(1.001, 3.001, 1, 1), (1.004, 3.004, 1, 2)]).save(tmp_path / "a.json")
         plan(fb, stages=[(1, 3, 1, 1), (2, 4, 1, 2)]).save(tmp_path / "b.json")
+    (tmp_path / "out").mkdir()
     run("dedisperse", path, "--plan", tmp_path / "a.json", "-o", tmp_path / "out" / "a")
     names = sorted(f.name for f in (tmp_path / "out").glob("*.dat"))
     assert names == [f"a_DM{dm}.dat" for dm in ("1.001", "1.004", "2.001", "2.004")]
@@ -285,6 +287,9 @@ def test_series_have_files_of_their_own(path, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("-*"))
     said = run("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", "s")
     assert "wrote s_DM0.00.dat to s_DM2.00.dat: 3 series" in said
+    said = run("dedisperse", path, "--dm-max", 2, "--dm-step", 1, "-o", "none/s", code=2)
+    assert "none/s_DM0.00.dat: there is no folder none" in said
+    assert not (tmp_path / "none").exists()
 
 
 def test_series_that_another_process_writes_are_refused_before_any_work(path, tmp_path):

@@ -212,7 +212,7 @@ def dedisperse(
 ) -> None:
     """De-disperse files into a time series for each DM.
 
-    Example: skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o out/a
+    Example: skysieve dedisp dedisperse a.fil --lodm 10 --dmstep 0.5 --numdms 40 -o a
     """
     from skysieve.core.device import resolve
     from skysieve.core.memory import available_host_memory, parse_budget
@@ -234,7 +234,7 @@ def dedisperse(
             if len(set(made.dms.tolist())) < made.ndm:
                 raise ValueError("the plan has the same DM in two stages, and their files would have the same name")
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
-            output.parent.mkdir(parents=True, exist_ok=True)
+            check_output(series_path(output, base + float(made.dms[0]), digits, form), overwrite=True)
             folder = parts_folder(output)  # for the lock: two processes would mix their .dat and .inf
             lock = Lock(folder / LOCK)
             stack.callback(remove_empty, folder)
