@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
+from tests.dedispersion.test_cli import run
 
 from skysieve.dedispersion import Filterbank, fake, inject, search, write_fil
 
@@ -32,6 +34,25 @@ def test_scattering_keeps_the_area_and_grows_to_low_frequencies():
     mean = (tails * np.arange(4000)).sum(axis=1) / tails.sum(axis=1) - 999.5
     tau = 20 * ((400 - np.arange(64)) / 368.5) ** -4
     np.testing.assert_allclose(mean, tau, rtol=0.02)
+
+
+def test_data_without_a_whole_pulse_are_reported(tmp_path):
+    """At DM 60 a pulse takes 4149 * 60 * (1 / 400.5^2 - 1 / 431.5^2) = 0.215 s from the first channel to the last."""
+    band = {"nchan": 32, "duration": 2, "tsamp": 1e-3, "fch1": 431.5, "foff": -1, "dm": 60, "width": 1e-3}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fake(**band, times=[1.75, 1.95])
+        fake(**band, period=None)
+        fake(**band, rate=0.0)
+    with pytest.warns(UserWarning, match=r"all channels of the 2 s of data: at DM 60 it takes 0\.215 s"):
+        fake(**band, times=[1.8])
+    for rule, words in (({"period": 5.0}, "with a period of 5 s"), ({"rate": 1e-9}, "at a rate of 1e-09 / s")):
+        with pytest.warns(UserWarning, match=f"no pulse lies in the 2 s of data {words}"):
+            fake(**band, **rule)
+    out = tmp_path / "a.fil"
+    said = run("fake", "-o", out, "--dm", 1e9, "--nchan", 8, "--duration", 1, "--tsamp", 1e-3)
+    assert "note: no pulse lies in all channels of the 1 s of data: at DM 1e+09 it" in said
+    assert "note" not in run("fake", "-o", out, "--dm", 1, "--nchan", 8, "--tsamp", 1e-3, "--overwrite")
 
 
 def test_an_rrat_has_its_rate():

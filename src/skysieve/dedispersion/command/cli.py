@@ -581,14 +581,15 @@ def fake(
         if rate is not None and period is not None:
             raise ValueError("--rate cannot be combined with --period: pulses come either at random or evenly")
         check_output(output, overwrite)
-        with output_file(output, ".fil") as file:
+        messages = Messages(quiet)
+        with output_file(output, ".fil") as file, messages.notes():
             made = make(
                 nchan=nchan, duration=duration, tsamp=tsamp, fch1=fch1, foff=foff, nbits=nbits, dm=dm,
                 period=None if rate is not None else 1.0 if period is None else period, rate=rate, width=width, snr=snr,
                 scatter=scatter, seed=seed, path=file,
             )  # fmt: skip
             made.close()
-        Messages(quiet).wrote(output, f"{made.nchan} channels x {made.nsamp} samples")
+        messages.wrote(output, f"{made.nchan} channels x {made.nsamp} samples")
 
 
 MaybeFiles = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +221,11 @@ def fake(
     -------
     Filterbank
 
+    Warns
+    -----
+    UserWarning
+        No pulse lies in all channels of the data.
+
     Examples
     --------
     >>> fb = fake(nchan=16, duration=0.5, tsamp=1e-3, fch1=1500, foff=-1, dm=10, times=[0.2], snr=30)
@@ -276,6 +282,16 @@ def fake(
         when = (np.arange(0.5, duration / period, 1.0) * period).tolist()
     else:
         raise ValueError(f"period={period!r}: expected seconds, above 0, or None for no pulses")
+    sweep = float(delay_seconds(freqs, dm, obs.top, dm_constant).max())
+    if when and min(when) + width / 2 + sweep > duration:
+        warnings.warn(
+            f"no pulse lies in all channels of the {duration:g} s of data: at DM {dm:g} it takes {sweep:.3g} s to "
+            "cross the band",
+            stacklevel=2,
+        )
+    elif not when and (rate or (period and not given)):
+        rule = f"at a rate of {rate:g} / s" if rate else f"with a period of {period:g} s"
+        warnings.warn(f"no pulse lies in the {duration:g} s of data {rule}", stacklevel=2)
     sigma = LEVELS[nbits][1]
     tall = 0.25 if height is None else height
     if snr is not None:
