@@ -299,7 +299,7 @@ def plan_bytes(words: float, wd: int) -> float:
 
 
 def make_plan(
-    runtime: Runtime, delays: NDArray[np.int32], on_device: Any, budget: int | None = None, cut: Cut | None = None
+    runtime: Runtime, delays: NDArray[np.int32], on_device: Any, budget: int | None = None
 ) -> TensorPlan | None:
     """Divide a table and list its words; None if delays spread so far that no row fits shared memory.
 
@@ -311,12 +311,8 @@ def make_plan(
         The same delays.
     budget : int, optional
         Most bytes of the lists.
-    cut : Cut, optional
-        The cut to use; by default the cheapest one that fits.
     """
     ndm, nchan = delays.shape
-    if cut is not None:
-        return _fill_plan(runtime, on_device, ndm, nchan, cut, budget)
     found = groupings(delays)
     runtime.compile_ahead([(PACKAGE, "tensor.cu", likely_build(found, nchan))])
     spread = runtime.xp.zeros((4, nchan), np.int32)

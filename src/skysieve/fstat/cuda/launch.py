@@ -145,7 +145,11 @@ class Launcher:
             self._records.keep(lane, key, Record(lane.generation, tables, work))
             return work
         if held.replay is None:
-            held.replay = lane.record(lambda: self._discard(self._unit(lane, job, tables, templates, reference, None)))
+
+            def again() -> None:
+                self._unit(lane, job, tables, templates, reference, None)
+
+            held.replay = lane.record(again)
             if held.replay is None:  # this runtime cannot record: the launches have been made
                 return replace(held.work, templates=templates, **self._scale(reference))
         else:
@@ -155,10 +159,6 @@ class Launcher:
                 self.copier.copy([(lane.pinned(name, flat.size, flat.dtype), flat)])
         held.replay()
         return replace(held.work, templates=templates, **self._scale(reference))
-
-    @staticmethod
-    def _discard(work: LaunchedWork) -> None:
-        """Drop the `LaunchedWork` of a launch that is only recorded."""
 
     # ------------------------------------------------------------------ regular grids: every bin, regular lengths
     def _unit(
