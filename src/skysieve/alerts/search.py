@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.plan import Closing
 from skysieve.periodogram.lightcurves.io import LightCurves
 from skysieve.periodogram.multiband import DEFAULT_TERMS
 from skysieve.periodogram.survey import Found, Request, finish, no_objects
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PeriodSearch"]
 
 
-class PeriodSearch:
+class PeriodSearch(Closing):
     """Finds the periods of batches of light curves, with the columns of ``skysieve period``.
 
     Parameters
@@ -86,12 +87,6 @@ class PeriodSearch:
     def close(self) -> None:
         """Free threads and device memory."""
         self._open.close()
-
-    def __enter__(self) -> PeriodSearch:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def no_periods(self) -> dict[str, Any]:
         """The columns that a store's table of periods would have, without rows."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skysieve.core.plan import Closing
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -82,7 +84,7 @@ class Batch:
     totals: dict[str, int] = field(default_factory=dict)
 
 
-class Store:
+class Store(Closing):
     """A file of light curves and periods; one process at a time writes to it.
 
     Parameters
@@ -205,12 +207,6 @@ class Store:
         """Close the store."""
         self._base.close()
         self._lock.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def places(self) -> dict[Place, tuple[int, str]]:
         """How far each partition or file is read, and the file's marker."""

@@ -89,11 +89,6 @@ class ConsoleMessages(Messages):
         if not self.quiet:
             self.log.print(text, markup=False)
 
-    def detail(self, text: str) -> None:
-        """Print a line if the command is verbose."""
-        if self.verbose:
-            self.log.print(text, markup=False)
-
 
 def messages_for(quiet: bool, verbose: bool, progress: bool | None) -> ConsoleMessages:
     """Messages by the command's options; `UserError` if they contradict each other."""
