@@ -24,6 +24,7 @@ from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
 from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
+from skysieve.core.machine.rates import processor
 from skysieve.core.parts import InUse, Lock, read_json
 from skysieve.core.table_files import json_text
 
@@ -58,15 +59,10 @@ MOST_FAULTS = 1000
 @functools.cache
 def environment() -> dict[str, str]:
     """Versions and processor of this process; partitions are bit-identical if these are the same."""
-    found = {"skysieve": __version__, "python": platform.python_version()}
+    found = {"skysieve": __version__, "python": platform.python_version(), "processor": processor()}
     for name in VERSIONS:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    found["processor"] = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
     return found
 
 
