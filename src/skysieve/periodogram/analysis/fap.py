@@ -268,7 +268,7 @@ class Noise:
         twice = 2 * self.nterms - 1
         if self._kind.scale == HALF_CHI2:
             return 0.5 * twice
-        return float(self._kind.from_standard(np.float64(min(twice / max(self.n - 3, 1), 1.0))))
+        return float(self._kind.from_standard(np.array(min(twice / max(self.n - 3, 1), 1.0))))
 
 
 def _harmonic_factor(count: int) -> float:
