@@ -139,6 +139,18 @@ def test_a_climb_goes_uphill(runtime):
     assert abs(out.peak_frequency[0, 0] - 0.15481385) < 1e-7
 
 
+@one_order
+def test_a_climb_begins_at_the_sample_if_the_parabola_misses_the_maximum(runtime):
+    """The power falls to half within a third of a step; a climb from the vertex would end at the neighbour's 0.463."""
+    t = np.array([0.0, 4.195278814, 17.746576337, 27.048940188, 32.691027511])
+    y = np.array([15.378627285, 15.397961697, 14.89853011, 14.942568823, 15.197015129])
+    dy = np.array([0.062954471, 0.082402497, 0.171606105, 0.100146874, 0.166415094])
+    grids = shared_grid(0.02, 1.98 / 299, 300)
+    out = run(engine(runtime), FlatSource(t, y, dy, np.array([0, 5])), grids, power=False)
+    assert check_refined(Exact(t, y, dy), grids.frequency(), out, 0) == 5
+    assert abs(out.peak_frequency[0, 0] - 1.404029) < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.few
 @one_order

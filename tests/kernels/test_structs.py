@@ -119,7 +119,7 @@ BOTH_BACKENDS = [  # kernel file, and a module that has constants of the same na
     ("periodogram.cuda", "prepare.cu", "periodogram.cpu.prepare", "SHORTEST_SPAN"),
     ("periodogram.cuda", "sinusoid/direct.cu", "periodogram.cpu.direct", "SINGULAR COLUMN_NOISE"),
     ("periodogram.cuda", "fourier/exact.cu", "periodogram.cpu.fourier.kernels", "PIVOT"),
-    ("periodogram.cuda", "peaks/refine.cu", "periodogram.numerics.peaks", "HIGHER LEAST WIDE STEP"),
+    ("periodogram.cuda", "peaks/refine.cu", "periodogram.numerics.peaks", "HIGHER LEAST LOWER WIDE STEP"),
     ("periodogram.cuda", "peaks/refine.cu", "periodogram.cpu.climb", "SHARP"),
     ("fstat.cuda", "sum.cu", "fstat.cpu.sum", "RENEW"),
 ]  # fmt: skip

@@ -308,3 +308,14 @@ def test_a_peak_is_exact_where_the_power_changes_fast(seed):
     y = rng.normal(size=20)
     found = skysieve.lombscargle(t, y, fmin=1e-3, fmax=0.05, nf=200, device="cpu", n_peaks=1)
     assert float(found.best_power) == pytest.approx(Exact(t, y)(1 / float(found.period)), abs=1e-6)
+
+
+def test_the_highest_maximum_of_few_points_may_belong_to_a_low_sample():
+    """Its sample reaches 0.76, and the one beside the second highest maximum 0.95."""
+    t = np.array([0.0, 15.55203567, 17.900700058, 37.577346101, 46.174635283, 53.049537264, 61.655228567])
+    y = np.array([14.821169072, 15.268821248, 15.034750984, 14.809840864, 14.729001752, 14.815461035, 14.897064867])
+    dy = np.array([0.113091506, 0.196479034, 0.185485642, 0.118593322, 0.053493075, 0.187226754, 0.175825557])
+    found = skysieve.lombscargle(t, y, dy, fmin=0.1, fmax=2, nf=300, device="cpu")
+    f, power = Exact(t, y, dy).highest(0.1, 2, 20_001)
+    assert found.best_frequency == pytest.approx(f, abs=1e-8)
+    assert found.best_power == pytest.approx(power, abs=1e-9)

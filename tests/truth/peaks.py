@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from skysieve.periodogram.contract import Grids, Output, Source, Spec
-from skysieve.periodogram.numerics.peaks import LEAST
+from skysieve.periodogram.numerics.peaks import LEAST, LOWER
 
 from .periodogram import peaks as grid_peaks
 from .periodogram import usable
@@ -160,6 +160,7 @@ def check_refined(truth, frequency, output, i, n_peaks=None):
         best, power = truth.highest(*window)
         assert abs(truth(f) - powers[r]) <= 1e-9, (i, r, truth(f), powers[r])
         assert powers[r] >= power - 1e-9, (i, r, powers[r], power, f, best, low, high)
+        assert powers[r] >= truth(frequency[j]) - LOWER, (i, r, powers[r], truth(frequency[j]), f)
         curvature = output.peak_curvature[i, r]
         if not np.isnan(curvature):
             assert curvature < 0

@@ -23,7 +23,7 @@ from skysieve.periodogram.cpu.direct import (
     grid_point,
     weighted_sums,
 )
-from skysieve.periodogram.numerics.peaks import HIGHER, LEAST, STEP, WIDE, least_share
+from skysieve.periodogram.numerics.peaks import FEW, HIGHER, LEAST, LOWER, STEP, WIDE, least_share
 
 from .comb_simd import outline
 
@@ -49,6 +49,12 @@ def begin_climb(state, low, high, width):
     """Begin a climb between the offsets ``low`` and ``high`` from one sample."""
     state[BEST], state[POWER], state[SLOPE], state[CURVATURE] = 0.0, -np.inf, 0.0, np.nan
     state[LOW], state[HIGH], state[WIDTH], state[COUNT] = low, high, width, 0
+
+
+@njit(nogil=True, error_model="numpy")
+def begins_low(state, x, power, sample):
+    """Whether the power at the first guess is below that of the sample, where the climb begins again."""
+    return state[COUNT] == 0 and x != 0.0 and power < sample - LOWER
 
 
 @njit(nogil=True, error_model="numpy")
@@ -215,8 +221,13 @@ def take_climb(peak, k, state, f, f_low, f0, df, nf, values):
 
 
 @njit(nogil=True, error_model="numpy")
-def cannot_be_highest(peak, k, best, nf, df, values, span, harmonics):
-    """Whether no maximum beside candidate ``k`` can be higher than ``best``, by the power of its sample or trials."""
+def cannot_be_highest(peak, k, best, n, nf, df, values, span, harmonics):
+    """Whether no maximum beside candidate ``k`` can be higher than ``best``, by the power of its sample or trials.
+
+    This is not known of ``n <= FEW`` points, whose power can change faster than `least_share` allows.
+    """
+    if n <= FEW:
+        return False
     if peak.tried[k]:
         return peak.power[k] < SHARE * best
     step, j = df, peak.sample[k]
@@ -318,14 +329,14 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
     for k in range(taken):
         set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
         m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
-        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, 1)):
+        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1)):
             f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
             for q in range(m):
                 trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
             take_trials(peak, k, trial, m, offset)
         top = max(top, peak.power[k])
     for k in range(taken if free else 0):
-        if k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, 1):
+        if k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1):
             peak.sample[k] = -1
             continue
         f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
@@ -333,7 +344,7 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
         x = peak.start[k]
         while not np.isnan(x):
             p, slope, bend = exact_slopes(f, f_low + x, t, w, wy, n, floating_mean, middle, c, s)
-            x = climb(state, x, p, slope, bend)
+            x = 0.0 if begins_low(state, x, p, peak.power[k]) else climb(state, x, p, slope, bend)
         take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
         top = max(top, peak.power[k])
     rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

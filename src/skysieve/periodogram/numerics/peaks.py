@@ -10,7 +10,8 @@ The rules that both backends follow:
 3. Each is refined to the highest maximum of the exact standard power between its two neighbouring samples, but no
    farther than ``1 / (T * harmonics)`` from its sample, and as far as ``LEAST / (T * harmonics)`` where samples lie
    closer: rounding may move the highest of them.  The interval ends at the first and last frequency of the grid.
-   Where the power rises towards an end of the interval, that end is the answer and the curvature is NaN.
+   Where the power rises towards an end of the interval, that end is the answer and the curvature is NaN.  Newton's
+   method begins at the vertex of the parabola through the three samples, or at the sample if the power is higher there.
 4. The maxima of the first ``n_peaks`` are the answer, in falling order (ties to the lower frequency).  A further one
    counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, and the lowest is dropped.
 
@@ -37,6 +38,8 @@ FEW, MOST_TRIES = 32, 63
 a peak, the highest maximum of 8 to 13 points was not among 16 candidates in 6% of draws.)"""
 HIGHER = 1e-12
 """Difference of two powers that is more than rounding."""
+LOWER = 1e-4
+"""Difference of the power at the vertex from that of the sample that is more than rounding, also in float32."""
 LEAST = 0.1
 """Least reach of an interval to either side, in 1/(T harmonics)."""
 WIDE = 0.6

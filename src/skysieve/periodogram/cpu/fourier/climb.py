@@ -8,6 +8,7 @@ from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.periodogram.cpu.climb import (
     CELLS,
     begin_climb,
+    begins_low,
     candidates,
     cannot_be_highest,
     climb,
@@ -272,7 +273,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     for k in range(taken):
         set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
         m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
-        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, harmonics)):
+        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics)):
             f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
             look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
             take_trials(peak, k, trial, m, offset)
@@ -280,7 +281,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     q = work.design if free else np.empty((0, 0))
     rest, along, bent = np.empty(n if free else 0), np.empty(n if free else 0), np.empty(n if free else 0)
     for k in range(taken if free else 0):
-        if k >= wanted and cannot_be_highest(peak, k, top, nf, df, grid.values, span, harmonics):
+        if k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics):
             peak.sample[k] = -1
             continue
         f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
@@ -288,7 +289,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
         x = peak.start[k]
         while not np.isnan(x):
             p, slope, bend = exact_slopes(f, f_low + x, t, w, wy, n, bands, fit, middle, work, q, rest, along, bent)
-            x = climb(state, x, p, slope, bend)
+            x = 0.0 if begins_low(state, x, p, peak.power[k]) else climb(state, x, p, slope, bend)
         take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
         top = max(top, peak.power[k])
     rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

@@ -439,7 +439,8 @@ struct Climb {
   double at, trial;    // the best place so far, and the next one
   double step;         // from the previous best place
   Power best;          // the power at the best place
-  Power last, summit;  // for a wide window: the power at the previous place, and the highest that no neighbour exceeds
+  Power last, summit;  // for a wide window: the power at the previous place, and the highest that no neighbour
+                       // exceeds; otherwise last.v is the power of the sample
   Places places;       // of a wide window
   int tried, highest, top,
       rising;  // places done; the highest place; the place of the summit; whether the power rises to the last place
@@ -459,6 +460,7 @@ __device__ __forceinline__ Climb climb_from(const Picks& A, int o, int r, int ce
   const double df = A.frequencies ? 0 : A.df[o * A.grid_stride] * A.info[o].span,
                start = A.vertex[(size_t)o * A.tries + r] * df;
   k.trial = k.places.all() ? k.window.lo : fmin(fmax(start, k.window.lo), k.window.hi);
+  k.last.v = A.here[(size_t)o * A.tries + r];
   return k;
 }
 // Length of a step after which the power is not evaluated again. Where columns are nearly dependent, a power can
@@ -473,6 +475,10 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
                                                           : 1e-14);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
+  if (!all && k.best.v == NONE && k.trial != 0 && p.v < k.last.v - LOWER) {
+    k.trial = 0;  // the parabola misses the maximum: begin at the sample
+    return;
+  }
   if (k.tried < all) {
     const int i = k.tried++;
     const bool falls = !(p.v > k.last.v);

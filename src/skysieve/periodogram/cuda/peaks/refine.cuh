@@ -21,6 +21,7 @@
 #define LOST 3e-11     // expected size of the first neglected term; the largest of many was 8 times as large
 #define DISTINCT 0.01  // determinants, of 1/4 at most, from which sums need not be centred
 #define HIGHER 1e-12   // difference of two powers that is more than rounding
+#define LOWER 1e-4     // the same for a power and that of a sample, also in float32
 
 // Inputs and results for every peak that is refined: `tries` for each object, of which the first `wanted` are kept.
 // index, here, vertex, found: from ls_peaks (index of the sample, its power, vertex of the parabola in samples;
