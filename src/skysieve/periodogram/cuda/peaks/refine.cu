@@ -475,10 +475,6 @@ __device__ __forceinline__ void advance(Climb& k, const Power& p) {
                                                           : 1e-14);  // rounding of two powers at the top
   k.turn++;
   const int all = k.places.all();
-  if (!all && k.best.v == NONE && k.trial != 0 && p.v < k.last.v - LOWER) {
-    k.trial = 0;  // the parabola misses the maximum: begin at the sample
-    return;
-  }
   if (k.tried < all) {
     const int i = k.tried++;
     const bool falls = !(p.v > k.last.v);
@@ -587,6 +583,12 @@ __device__ __noinline__ void take(const Refine& A, Climb& k, const double* m, bo
     return;
   }
   advance(k, p);
+  if (k.done && !k.places.all() && k.best.v < k.last.v - LOWER) {
+    // the parabola misses the maximum: begin again, at the sample
+    k.best.v = k.last.v = NONE;
+    k.trial = 0;
+    k.done = 0;
+  }
   if (last) k.done = 1;
   if (k.done) conclude(A.picks, k);
 }
@@ -886,6 +888,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
       look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df,
                   fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
+      s.best = A.picks.here[(size_t)o * A.picks.tries + r] - LOWER;  // if all are lower, the sample is next
     }
     A.searches[number] = s;
     if (none) {
@@ -958,7 +961,8 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
   if (done) {
-    keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature);
+    const bool none = s.best < 0 || s.best == here - LOWER;
+    keep(A.picks, o, r, s.x, none ? 0.0 : s.at, none ? here : s.best, curvature);
     A.info[number].status = 1;
   } else {
     A.searches[number] = s;
