@@ -888,7 +888,6 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       const double df = A.picks.frequencies ? 0 : A.picks.df[o * A.picks.grid_stride] * info.span;
       look_around(s, A.picks.vertex[(size_t)o * A.picks.tries + r] * df,
                   fmax(fmin(0.25 * s.step, WIDEST / A.picks.harmonics), narrowest));
-      s.best = A.picks.here[(size_t)o * A.picks.tries + r] - LOWER;  // if all are lower, the sample is next
     }
     A.searches[number] = s;
     if (none) {
@@ -947,7 +946,10 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
     const bool curved = sound && bend < -FLAT;
     const double wish = curved ? middle - slope / bend : middle;
     const bool inside = wish >= s.window.lo && wish <= s.window.hi;
-    if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
+    if (before < 0 && middle != 0 && s.best < here - LOWER) {  // the parabola misses the maximum: begin at the sample
+      s.best = -1;
+      look_around(s, 0, fmax(0.25 * h, FINEST / A.picks.harmonics));
+    } else if (curved && inside && fabs(wish - middle) <= NEXT / A.picks.harmonics && p[2] >= before - 1e-13) {
       const double by = wish - middle;
       done = true;
       s.at = wish;
@@ -961,8 +963,7 @@ extern "C" __global__ void __launch_bounds__(128) ls_probe(const __grid_constant
       look_around(s, wish, fabs(wish - middle) <= 2 * h ? fmax(0.2 * h, fmin(h, narrowest)) : h);
   }
   if (done) {
-    const bool none = s.best < 0 || s.best == here - LOWER;
-    keep(A.picks, o, r, s.x, none ? 0.0 : s.at, none ? here : s.best, curvature);
+    keep(A.picks, o, r, s.x, s.best < 0 ? 0.0 : s.at, s.best < 0 ? here : s.best, curvature);
     A.info[number].status = 1;
   } else {
     A.searches[number] = s;
