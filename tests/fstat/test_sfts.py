@@ -191,6 +191,27 @@ def test_only_damaged_sfts_are_lost(tmp_path):
         read_sfts(tmp_path / "short.sft", faults=[])
 
 
+def test_an_sft_that_starts_within_a_second_is_lost_alone(tmp_path):
+    """LALPulsar reads such a file; its later SFTs are not lost."""
+    lalpulsar = pytest.importorskip("lalpulsar")
+    good = made(n=4)
+    raw = [bytearray(block_of(good, i, 3, "")) for i in range(4)]
+    offset, checksum = HEADER.fields["gps_nsec"][1], HEADER.fields["crc64"][1]
+    raw[1][offset : offset + 4] = (5).to_bytes(4, "little")
+    raw[1][checksum : checksum + 8] = bytes(8)
+    raw[1][checksum : checksum + 8] = crc64(bytes(raw[1])).to_bytes(8, "little")
+    path = tmp_path / "H-4_H1_1800SFT_test-1000000000-7200.sft"
+    path.write_bytes(b"".join(raw))
+    catalogue = lalpulsar.SFTdataFind(str(path), None)
+    assert [catalogue.data[i].header.epoch.gpsNanoSeconds for i in range(catalogue.length)] == [0, 5, 0, 0]
+    faults = []
+    (found,) = read_sfts(path, faults=faults)
+    assert found.t.tolist() == good.t[[0, 2, 3]].tolist()
+    assert len(faults) == 1
+    with pytest.raises(ValueError, match="SFT 1: starts 5 ns after a full second: expected whole GPS seconds"):
+        read_sfts(path)
+
+
 def test_sfts_that_differ_from_most_are_left_out(tmp_path):
     """Another length, other bins, an overlap, a band too narrow: each is named and left out."""
     good = made(n=6)
@@ -226,6 +247,8 @@ def test_wrong_sets_are_named(tmp_path):
 
     refused("no file in it ends in .sft")
     refused(r"detectors=\['H1', 'V1'\]: no SFT of V1, only of H1", made(), detectors=["H1", "V1"])
+    refused(r"\['V1'\]: no SFT of V1, only of H1, L1", made(), made("L1"), detectors="V1")
+    refused(r"\['H1', 'V1'\]: no SFT of V1, only of H1, L1", made(), made("L1"), detectors=["H1", "V1"])
     refused("overlaps the one at GPS 1000000000", made(), made(start=1_000_000_900))
     refused("overlaps", made(), made())
     refused("the band differs from that of", made(), made(start=1_000_100_000, first_bin=179_000))

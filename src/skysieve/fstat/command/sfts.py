@@ -184,7 +184,10 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    made = read_sfts(patterns, detectors=names, band=_band(whole, bank, tref, grid is None), faults=faults)
+    band = _band(whole, bank, tref, grid is None)
+    if grid is not None:
+        _check_band(whole, band, axes)
+    made = read_sfts(patterns, detectors=names, band=band, faults=faults)
     if added:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
@@ -227,13 +230,16 @@ def _list_of(path: Path) -> TemplateBank:
 
 @dataclass(frozen=True)
 class Extent:
-    """Extent of SFT files: start and span in seconds, length of an SFT, frequencies of all SFTs, and detectors."""
+    """Extent of SFT files: start and span in seconds, length of an SFT, frequencies of all SFTs and of any SFT, and
+    detectors."""
 
     start: float
     span: float
     tsft: float
     low: float
     high: float
+    lowest: float
+    highest: float
     detectors: list[str]
 
 
@@ -241,7 +247,7 @@ def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
     """The `Extent` of SFT files, from their headers; only of the detectors `names`, if there are SFTs of them."""
     import numpy as np
 
-    from skysieve.fstat.sfts.files import blocks, files_of
+    from skysieve.fstat.sfts.files import blocks, detector_in, files_of
 
     faults: list[str] = []
     fields = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
@@ -249,7 +255,7 @@ def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
     for path in files_of(patterns):
         for header, _ in blocks(path, False, data=False, faults=faults):
             found.append([float(header[name]) for name in fields])
-            detectors.append(header["detector"].decode("ascii", "replace"))
+            detectors.append(detector_in(header))
     if not found:
         raise ValueError(faults[0])
     t, tsft, first, bins = np.array(found).T
@@ -265,7 +271,8 @@ def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
     np.minimum.at(low, one, first / tsft)
     np.maximum.at(high, one, (first + bins - 1) / tsft)
     start, stop = float(t.min()), float((t + tsft).max())
-    return Extent(start, stop - start, float(tsft[0]), float(low.max()), float(high.min()), known.tolist())
+    bounds = [float(x) for x in (low.max(), high.min(), low.min(), high.max())]
+    return Extent(start, stop - start, float(tsft[0]), *bounds, known.tolist())
 
 
 def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) -> tuple[float, float]:
@@ -288,6 +295,22 @@ def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) 
         room = 2 * WINDOW / extent.tsft
         low, high = max(min(low, extent.high - room), extent.low), min(max(high, extent.low + room), extent.high)
     return low, high
+
+
+def _check_band(
+    extent: Extent, band: tuple[float, float], axes: Sequence[tuple[float | None, float, float | None]]
+) -> None:
+    """Raise ValueError, with the options of the grid, if no SFT has the band that the templates need."""
+    from skysieve.fstat.sfts.sfts import bins_of, missing_bins
+
+    (first, last), (start, stop) = (bins_of(*ends, extent.tsft) for ends in (band, (extent.lowest, extent.highest)))
+    if text := missing_bins(first, last, start, stop + 1 - start, extent.tsft):
+        pairs = [pair for names, values in zip(AXES, axes, strict=True) for pair in zip(names, values, strict=True)]
+        given = " ".join(f"{name} {value:.10g}" for name, value in pairs if value)
+        raise ValueError(
+            f"{given}: the templates need {band[0]:.9g} to {band[1]:.9g} Hz, which includes the Doppler shift and "
+            f"{BINS} bins on either side; the {text}"
+        )
 
 
 def simulate(

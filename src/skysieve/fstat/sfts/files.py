@@ -88,11 +88,11 @@ def read_sfts(
     >>> read_sfts(folder, band=(100.0, 100.001))
     [<SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.001111 Hz>]
     """
-    wanted = None if detectors is None else list(detectors)
+    wanted = None if detectors is None else [detectors] if isinstance(detectors, str) else list(detectors)
     found: dict[str, list[Found]] = {}
     for path in files_of(pattern):
         for header, data in blocks(path, check, wanted, band, faults=faults):
-            name = header["detector"].decode("ascii", "replace")
+            name = detector_in(header)
             found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
     found = {name: _of_bands(many, band, faults) for name, many in found.items()}
     if faults is not None:
@@ -100,8 +100,10 @@ def read_sfts(
     if not found and wanted is None:
         raise ValueError(faults[0] if faults else f"{pattern}: no SFT in these files")
     if missing := [name for name in wanted or () if name not in found]:
+        others = {detector_in(h) for path in files_of(pattern) for h, _ in blocks(path, False, data=False, faults=[])}
+        usable = sorted(found.keys() | others.difference(missing))
         raise ValueError(
-            f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(sorted(found)) or 'others'}"
+            f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(usable) or 'no detector'}"
         )
     made = [_joined(name, found[name], band) for name in wanted or sorted(found)]
     lengths = {sfts.tsft for sfts in made}
@@ -159,9 +161,13 @@ def blocks(
         stop = start + 8 * int(header["nsamples"])
         if not data:
             yield header, np.empty(0, np.complex64)
-        elif detectors is None or header["detector"].decode("ascii", "replace") in detectors:
+        elif detectors is None or detector_in(header) in detectors:
             first, last = bins_in(header, band)
             try:
+                if header["gps_nsec"]:
+                    raise ValueError(
+                        f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds"
+                    )
                 values = np.array(raw[start:stop].view(f"{order}c8")[first:last], np.complex64)
                 if check and len(values):
                     _check(where, bytes(raw[at : at + HEADER.itemsize]), raw[at + HEADER.itemsize : stop],
@@ -177,6 +183,12 @@ def blocks(
             else:
                 yield header, values
         at, number = stop, number + 1
+
+
+def detector_in(header: Any) -> str:
+    """The detector that a header names."""
+    name: bytes = header["detector"]
+    return name.decode("ascii", "replace")
 
 
 def bins_in(header: Any, band: tuple[float, float] | None) -> tuple[int, int]:
@@ -206,8 +218,6 @@ def _header(raw: NDArray[np.uint8], at: int, where: str) -> tuple[Any, Literal["
     start = at + HEADER.itemsize + comment
     if start + 8 * n > len(raw):
         raise ValueError(f"{where}: the file ends {start + 8 * n - len(raw)} bytes before the end of the data")
-    if header["gps_nsec"]:
-        raise ValueError(f"{where}: starts {header['gps_nsec']} ns after a full second: expected whole GPS seconds")
     return header, order, start
 
 
