@@ -37,6 +37,9 @@ def test_a_list_is_what_it_lists():
 def test_wrong_banks_are_named():
     with pytest.raises(ValueError, match=r"f1dot=\(1, 0, 1\): expected first <= last"):
         TemplateBank.grid((1, 2, 0.5), (1, 0, 1))
+    for wrong in (100.05, (100, 101), "100"):
+        with pytest.raises(ValueError, match=r"f0=.*: expected a range \(first, last, step\)"):
+            TemplateBank.grid(wrong)
     with pytest.raises(ValueError, match="f1dot has 2 values: expected 3"):
         TemplateBank([1.0, 2, 3], [0.0, 1], listed=True)
     with pytest.raises(ValueError, match=r"f0\[1\] = nan"):

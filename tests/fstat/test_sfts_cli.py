@@ -58,6 +58,11 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         (["--sfts", "FOLDER", *PLACE, *BANK, "--tatom", "1800"], "--tatom 1800: is for files of atoms"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--inject", "105,1e-24,0.5,1"], "signal of f0=105 Hz"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "100.3"], "too narrow by"),
+        (
+            ["--sfts", "FOLDER", *PLACE, "--freq", "100.05", "--freq-band", "0.3", "--df", "1e-5"],
+            "--freq 100.05 --freq-band 0.3 --df 1e-05: the templates need 100.00613 to 100.39387 Hz, which includes",
+        ),
+        (["FOLDER/H-96_H1_1800SFT_skysieve-1000000000-172800.sft"], "holds SFTs, not atoms; expected --sfts"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "--df -1.0: expected a number above 0"),
         (
@@ -87,7 +92,7 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
     ],
 )
 def test_wrong_options_are_one_line(folder, changes, message):
-    done = run("search", *(str(folder) if x == "FOLDER" else x for x in changes))
+    done = run("search", *(x.replace("FOLDER", str(folder)) for x in changes))
     assert done.exit_code == 2
     assert message in done.stderr.replace("\n", " ")
 

@@ -148,8 +148,11 @@ class TemplateBank:
     ) -> TemplateBank:  # fmt: skip
         """A grid from ranges ``(first, last, step)``; the last value is at most `last`."""
         axes: list[Any] = []
-        for name, (first, last, step) in zip(NAMES, (f0, f1dot, f2dot), strict=True):
-            for value in (first, last, step):
+        for name, given in zip(NAMES, (f0, f1dot, f2dot), strict=True):
+            if not isinstance(given, tuple | list | np.ndarray) or len(given) != 3:
+                raise ValueError(f"{name}={given!r}: expected a range (first, last, step)")
+            first, last, step = given
+            for value in given:
                 finite(value, name, "a range (first, last, step) of finite numbers")
             if step <= 0 or last < first:
                 raise ValueError(f"{name}=({first!r}, {last!r}, {step!r}): expected first <= last and a step above 0")

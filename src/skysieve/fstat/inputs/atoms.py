@@ -162,7 +162,7 @@ def times_of(t: Any) -> NDArray[np.int64]:
     if x.dtype.kind == "f":
         bad = np.flatnonzero(~np.isfinite(x) | (np.abs(x) > LARGEST_TIME) | (x != np.round(x)))
         if bad.size:
-            raise ValueError(f"t[{bad[0]}] = {x[bad[0]]!r} is not a whole GPS second")
+            raise ValueError(f"t[{bad[0]}] = {float(x[bad[0]])!r} is not a whole GPS second")
         refuse_coarse_seconds(x, "t")
     elif np.any(np.abs(x.astype(np.float64)) > LARGEST_TIME):
         raise ValueError(f"t reaches {x.max()}, which is not a GPS time in seconds")
