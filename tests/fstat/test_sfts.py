@@ -191,6 +191,35 @@ def test_only_damaged_sfts_are_lost(tmp_path):
         read_sfts(tmp_path / "short.sft", faults=[])
 
 
+@pytest.mark.parametrize("limits", [(None, None), (1800, None), (1799, 5400), (1801, 5401), (None, 1)])
+def test_start_times_are_selected_as_by_lalpulsar(tmp_path, limits):
+    lalpulsar = pytest.importorskip("lalpulsar")
+    lal = pytest.importorskip("lal")
+    write_sfts(tmp_path, [made(), made("L1", start=1_000_000_000 - 100, seed=2)])
+    chosen, options = lalpulsar.SFTConstraints(), {}
+    for name, ours, limit in zip(("minStartTime", "maxStartTime"), ("min_start", "max_start"), limits, strict=True):
+        if limit is not None:
+            options[ours] = 1_000_000_000 + limit
+            setattr(chosen, name, lal.LIGOTimeGPS(options[ours]))
+    catalogue = lalpulsar.SFTdataFind(str(tmp_path / "*.sft"), chosen)
+    heads = [catalogue.data[i].header for i in range(catalogue.length)]
+    for one in read_sfts(tmp_path, **options):
+        assert one.t.tolist() == [h.epoch.gpsSeconds for h in heads if h.name[:2] == one.detector]
+
+
+def test_times_without_sfts_are_named(tmp_path):
+    write_sfts(tmp_path, [made(), made("L1", start=1_000_100_000)])
+    for options, message in (
+        ({"min_start": 2e9}, "min_start=2000000000: no SFT starts then; they start from GPS 1000000000 to 1000105400"),
+        ({"max_start": 1_000_050_000, "detectors": ["H1", "L1"]}, "max_start=1000050000: no SFT of L1 starts then"),
+        ({"min_start": 5, "max_start": 5}, "max_start=5: expected a later time than min_start=5"),
+        ({"min_start": np.nan}, "min_start=nan: expected GPS seconds"),
+        ({"min_start": 1_000_100_000, "detectors": "V1"}, "no SFT of V1, only of H1, L1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_sfts(tmp_path, **options)
+
+
 def test_an_sft_that_starts_within_a_second_is_lost_alone(tmp_path):
     """LALPulsar reads such a file; its later SFTs are not lost."""
     lalpulsar = pytest.importorskip("lalpulsar")

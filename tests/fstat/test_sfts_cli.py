@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import read_sfts
+from skysieve.fstat import read_sfts, write_sfts
 
 SIGNAL = "100.05,6e-24,0.5,1.0,-2e-10,rect,1000036000,43200"
 PLACE = ["--ra", "0.5", "--dec", "1.0", "--tref", "1000000000", "--ephemeris", "builtin", "--device", "cpu"]
@@ -223,6 +223,22 @@ def test_detectors_that_are_not_searched_do_not_matter(folder, tmp_path):
         done = [run("search", "--sfts", f, *PLACE, *bank, "--detectors", "H1", "-w", "none") for f in (alone, both)]
         assert done[0].exit_code == done[1].exit_code == 0, done[1].output
         assert done[0].output == done[1].output
+
+
+def test_a_search_of_some_times_is_that_of_these_sfts(folder, tmp_path):
+    """Also with --cluster; the steps of the grid follow from the shorter span."""
+    first, last = 1_000_028_800, 1_000_090_000
+    some = tmp_path / "some"
+    some.mkdir()
+    write_sfts(some, read_sfts(folder, min_start=first, max_start=last))
+    options = [*PLACE, *BANK, "-w", "rect", "-o"]
+    times = ["--min-start", first, "--max-start", last]
+    assert run("search", "--sfts", some, *options, tmp_path / "a.csv").exit_code == 0
+    for name, more in (("b.csv", ()), ("c.csv", ("--cluster", "serial"))):
+        assert run("search", "--sfts", folder, *times, *options, tmp_path / name, *more).exit_code == 0
+        assert (tmp_path / name).read_text() == (tmp_path / "a.csv").read_text()
+    done = run("search", "--sfts", folder, "--min-start", 2_000_000_000, *options, tmp_path / "d.csv")
+    assert "skysieve: --min-start 2000000000: no SFT starts then; they start from GPS 1000000000" in done.stderr
 
 
 def test_the_default_reference_time_is_printed(folder):

@@ -436,7 +436,8 @@ def search(
                                  "input. The default is none.", panel=INPUT, metavar="FILE",
         ),
     ] = None,
-    sfts: sft_options.Patterns = None, ra: sft_options.Ra = None, dec: sft_options.Dec = None,
+    sfts: sft_options.Patterns = None, min_start: sft_options.MinStart = None, max_start: sft_options.MaxStart = None,
+    ra: sft_options.Ra = None, dec: sft_options.Dec = None,
     tref: sft_options.Tref = None, ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.Freq = None,
     freq_band: sft_options.FreqBand = 0.0, df: sft_options.Df = None, f1dot: sft_options.F1 = 0.0,
     f1dot_band: sft_options.F1Band = 0.0, df1dot: sft_options.Df1 = None, f2dot: sft_options.F2 = 0.0,
@@ -702,9 +703,10 @@ def _source_of_sfts(
     listed = options["templates"] if options["templates"] is None else Path(options["templates"])
     patterns = [str(at(name)) for name in divided([*options["sfts"], *names])]
     host, bank = sft_options.opened(
-        patterns, options["detectors"], options["ra"], options["dec"], options["tref"],
-        options["ephemeris"], axes, options["mismatch"], listed if listed in (None, STDIO) else at(str(listed)),
-        options["inject"] or (), left_out, options["dtype"], prior,
+        patterns, options["detectors"], (options["min_start"], options["max_start"]), options["ra"], options["dec"],
+        options["tref"], options["ephemeris"], axes, options["mismatch"],
+        listed if listed in (None, STDIO) else at(str(listed)), options["inject"] or (), left_out, options["dtype"],
+        prior,
     )  # fmt: skip
     size = sum(path.stat().st_size for path in files_of(patterns))
     notes = [text] if (text := long_sfts(bank, host.tsft)) else []

@@ -59,6 +59,14 @@ Patterns = Annotated[
 ]  # fmt: skip
 Ra = Annotated[float | None, _number("--ra", "Right ascension; required with --sfts.", "RADIANS", SFTS)]
 Dec = Annotated[float | None, _number("--dec", "Declination; required with --sfts.", "RADIANS", SFTS)]
+MinStart = Annotated[
+    int | None,
+    _number("--min-start", "Use only SFTs that start at this time or later. By default all are used.", "GPS", SFTS),
+]
+MaxStart = Annotated[
+    int | None,
+    _number("--max-start", "Use only SFTs that start before this time. By default all are used.", "GPS", SFTS),
+]
 Tref = Annotated[
     float | None,
     _number("--tref", "Reference time of the frequencies. The default is the middle of the data.", "GPS", SFTS),
@@ -92,7 +100,10 @@ AXES = (
 """Options of the lowest value, range and step of the frequency and its derivatives."""
 GRID_OPTIONS = ("--freq-band", "--df", *AXES[1], *AXES[2], "--mismatch")
 """Options of a grid of templates, besides --freq."""
-OPTIONS = ("--ra", "--dec", "--tref", "--ephemeris", "--freq", *GRID_OPTIONS, "--templates", "--inject")
+OPTIONS = (
+    "--min-start", "--max-start", "--ra", "--dec", "--tref", "--ephemeris", "--freq", *GRID_OPTIONS, "--templates",
+    "--inject",
+)  # fmt: skip
 """Options of ``skysieve fstat search`` that concern SFTs."""
 Mismatch = Annotated[
     float,
@@ -127,9 +138,9 @@ BINS = 60
 
 
 def opened(
-    patterns: list[str], detectors: str | None, ra: float | None, dec: float | None, tref: float | None, ephemeris: str,
-    axes: tuple[tuple[float | None, float, float | None], ...], mismatch: float, listed: Path | None,
-    signals: Sequence[str], faults: list[str], dtype: Dtype, prior: BSGL | None,
+    patterns: list[str], detectors: str | None, times: tuple[int | None, int | None], ra: float | None,
+    dec: float | None, tref: float | None, ephemeris: str, axes: tuple[tuple[float | None, float, float | None], ...],
+    mismatch: float, listed: Path | None, signals: Sequence[str], faults: list[str], dtype: Dtype, prior: BSGL | None,
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
 
@@ -173,7 +184,7 @@ def opened(
     source = _source(ephemeris)
     added = [_signal("--inject", text, tref or 0.0) for text in signals]
     names = detectors.split(",") if detectors else None
-    whole = extent(patterns, names)
+    whole = extent(patterns, names, times)
     if prior is not None:
         prior.odds(names or whole.detectors)
     if listed is not None:
@@ -187,7 +198,7 @@ def opened(
     band = _band(whole, bank, tref, grid is None)
     if grid is not None:
         _check_band(whole, band, axes)
-    made = read_sfts(patterns, detectors=names, band=band, faults=faults)
+    made = read_sfts(patterns, detectors=names, band=band, min_start=times[0], max_start=times[1], faults=faults)
     if added:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
@@ -243,21 +254,24 @@ class Extent:
     detectors: list[str]
 
 
-def extent(patterns: list[str], names: Sequence[str] | None = None) -> Extent:
+def extent(
+    patterns: list[str], names: Sequence[str] | None = None, times: tuple[int | None, int | None] = (None, None)
+) -> Extent:
     """The `Extent` of SFT files, from their headers; only of the detectors `names`, if there are SFTs of them."""
     import numpy as np
 
-    from skysieve.fstat.sfts.files import blocks, detector_in, files_of
+    from skysieve.fstat.sfts.files import blocks, detector_in, files_of, refuse_missing, start_times
 
+    within, paths = start_times(*times), files_of(patterns)
     faults: list[str] = []
     fields = ("gps_sec", "tbase", "first_frequency_index", "nsamples")
     found, detectors = [], []
-    for path in files_of(patterns):
-        for header, _ in blocks(path, False, data=False, faults=faults):
+    for path in paths:
+        for header, _ in blocks(path, False, times=within, data=False, faults=faults):
             found.append([float(header[name]) for name in fields])
             detectors.append(detector_in(header))
     if not found:
-        raise ValueError(faults[0])
+        refuse_missing(paths, None, [], within, [], faults)
     t, tsft, first, bins = np.array(found).T
     known, which = np.unique(detectors, return_inverse=True)
     wanted = np.isin(detectors, names or detectors)

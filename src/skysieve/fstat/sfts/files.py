@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from skysieve.core.files import expand, written
+from skysieve.fstat.inputs.atoms import finite
 
 from .sfts import SFTs, Taper, bins_of, missing_bins
 
@@ -43,6 +44,8 @@ def read_sfts(
     band: tuple[float, float] | None = None,
     detectors: Sequence[str] | None = None,
     *,
+    min_start: float | None = None,
+    max_start: float | None = None,
     check: bool = True,
     faults: list[str] | None = None,
 ) -> list[SFTs]:
@@ -59,6 +62,8 @@ def read_sfts(
         detector.
     detectors : sequence of str, optional
         Detectors to read, such as ``["H1", "L1"]``; by default all.
+    min_start, max_start : float, optional
+        GPS seconds: only SFTs that start at `min_start` or later, and before `max_start`, are read.
     check : bool
         Whether to compare checksums.
     faults : list of str, optional
@@ -77,7 +82,7 @@ def read_sfts(
         No file matches.
     ValueError
         A file is not an SFT file, or is truncated or damaged; SFTs differ in length, overlap or are too narrow for
-        `band`; or a detector is missing.  The message names the file.
+        `band`; a detector is missing; or no SFT starts within the times.  The message names the file.
 
     Examples
     --------
@@ -89,27 +94,51 @@ def read_sfts(
     [<SFTs: H1, 2 of 1800 s from GPS 0, 100 to 100.001111 Hz>]
     """
     wanted = None if detectors is None else [detectors] if isinstance(detectors, str) else list(detectors)
+    within = start_times(min_start, max_start)
+    paths = files_of(pattern)
     found: dict[str, list[Found]] = {}
-    for path in files_of(pattern):
-        for header, data in blocks(path, check, wanted, band, faults=faults):
+    for path in paths:
+        for header, data in blocks(path, check, wanted, band, within, faults=faults):
             name = detector_in(header)
             found.setdefault(name, []).append((int(header["gps_sec"]), str(path), header, data))
     found = {name: _of_bands(many, band, faults) for name, many in found.items()}
     if faults is not None:
         found = _consistent(found, band, faults)
-    if not found and wanted is None:
-        raise ValueError(faults[0] if faults else f"{pattern}: no SFT in these files")
-    if missing := [name for name in wanted or () if name not in found]:
-        others = {detector_in(h) for path in files_of(pattern) for h, _ in blocks(path, False, data=False, faults=[])}
-        usable = sorted(found.keys() | others.difference(missing))
-        raise ValueError(
-            f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(usable) or 'no detector'}"
-        )
+    missing = [name for name in wanted or () if name not in found]
+    if missing or not found:
+        refuse_missing(paths, wanted, missing, within, sorted(found), faults)
     made = [_joined(name, found[name], band) for name in wanted or sorted(found)]
     lengths = {sfts.tsft for sfts in made}
     if len(lengths) > 1:
         raise ValueError(f"SFTs of {' and '.join(f'{t:g}' for t in sorted(lengths))} s: expected one length")
     return made
+
+
+def start_times(min_start: float | None, max_start: float | None) -> tuple[float, float]:
+    """The range of times at which the SFTs to read start: from the first to before the second."""
+    first = -np.inf if min_start is None else finite(min_start, "min_start", "GPS seconds")
+    last = np.inf if max_start is None else finite(max_start, "max_start", "GPS seconds")
+    if not first < last:
+        raise ValueError(f"max_start={max_start!r}: expected a later time than min_start={min_start!r}")
+    return first, last
+
+
+def refuse_missing(
+    paths: Sequence[Path], wanted: list[str] | None, missing: list[str], within: tuple[float, float],
+    usable: list[str], faults: list[str] | None,
+) -> None:  # fmt: skip
+    """Raise ValueError that says why there are no SFTs, or none of some detectors."""
+    if faults and not usable:
+        raise ValueError(faults[0])
+    headers = [header for path in paths for header, _ in blocks(path, False, data=False, faults=[])]
+    starts = [int(header["gps_sec"]) for header in headers if wanted is None or detector_in(header) in missing]
+    if starts and not any(within[0] <= t < within[1] for t in starts):
+        limits = zip(("min_start", "max_start"), within, strict=True)
+        given = ", ".join(f"{name}={t:.0f}" for name, t in limits if np.isfinite(t))
+        of = f" of {', '.join(missing)}" if missing else ""
+        raise ValueError(f"{given}: no SFT{of} starts then; they start from GPS {min(starts)} to {max(starts)}")
+    names = sorted({*usable, *map(detector_in, headers)}.difference(missing))
+    raise ValueError(f"detectors={wanted}: no SFT of {', '.join(missing)}, only of {', '.join(names) or 'no detector'}")
 
 
 def divided(patterns: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -139,11 +168,12 @@ def files_of(pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
 
 def blocks(
     path: Path, check: bool, detectors: Sequence[str] | None = None, band: tuple[float, float] | None = None,
-    *, data: bool = True, faults: list[str] | None = None,
+    times: tuple[float, float] = (-np.inf, np.inf), *, data: bool = True, faults: list[str] | None = None,
 ) -> Iterator[tuple[Any, NDArray[np.complex64]]]:  # fmt: skip
-    """Headers and values of the SFTs of a file; only their bins within `band`, if given; no values if `data` is False.
+    """Headers and values of the SFTs of a file that start within `times`; no values if `data` is False.
 
-    With `faults`, damaged SFTs are left out and listed in `faults`.
+    Only values within `band` are read, if it is given.  With `faults`, damaged SFTs are left out and listed in
+    `faults`.
     """
     raw: NDArray[np.uint8] = np.empty(0, np.uint8)
     if path.stat().st_size:
@@ -159,7 +189,9 @@ def blocks(
             faults.append(str(error))
             return
         stop = start + 8 * int(header["nsamples"])
-        if not data:
+        if not times[0] <= header["gps_sec"] < times[1]:
+            pass
+        elif not data:
             yield header, np.empty(0, np.complex64)
         elif detectors is None or detector_in(header) in detectors:
             first, last = bins_in(header, band)
