@@ -145,6 +145,7 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
     for X, one in enumerate(dem._factors):
         a, _ = antenna_patterns(sfts[X].t + 900, sfts[X].detector, 2.2, -0.5)
         np.testing.assert_allclose(one[0], a * np.sqrt(weights.data[X].data), rtol=1e-6)
+    assert dem._level == pytest.approx(weights.Sinv_Tsft, rel=1e-6)
     ours = dem.atoms(*spins)
     turn = np.vdot(np.concatenate([x.Fa for x in ours]), np.concatenate([x.Fa for x in theirs]))
     turn /= abs(turn)

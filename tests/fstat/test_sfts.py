@@ -316,7 +316,7 @@ def test_the_noise_floor_is_that_of_the_noise():
     assert np.abs(normalized(one, floor)[:, 50:-50].astype(complex) ** 2).mean() == pytest.approx(1, rel=0.02)
     assert np.array_equal(floor[:, :51], np.repeat(floor[:, :1], 51, axis=1))
     loud = SFTs("L1", one.t, 1800, one.first_bin, one.data * 3)
-    quiet, weak = noise_weights([floor, noise_floor(loud)])
+    (quiet, weak), _ = noise_weights([floor, noise_floor(loud)])
     np.testing.assert_allclose(weak / quiet, 1 / 9, rtol=1e-5)
     assert np.concatenate([quiet, weak]).mean() == pytest.approx(1)
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from skysieve.core.parts import PartsFolder
     from skysieve.fstat.contract import Compat
+    from skysieve.fstat.demod.amplitudes import Amplitudes
     from skysieve.fstat.demod.bank import TemplateBank
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.inputs.atoms import Atoms
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 DATA, INPUT, GRID, STATISTIC = "Data", "Input", "Grid", "Statistic"
 """Panels of the help screens."""
 ROWS_PRINTED = 10
+SHOWN = "h0", "cosi", "psi", "phi0"
+"""Amplitudes that ``map --sfts`` prints."""
 PRIOR = {"Fstar0": "--bsgl", "oLGX": "--olgx"}
 """Options of the arguments of `BSGL`."""
 CHECKPOINT = "00000.npz"
@@ -113,6 +116,16 @@ Names = Annotated[
     option(
         "--detectors",
         help="Names of the detectors of a text file, in the order of the file. The default is D0,D1,...",
+        panel=INPUT,
+        metavar="H1,L1",
+    ),
+]
+Detectors = Annotated[
+    str | None,
+    option(
+        "--detectors",
+        help="Names of the detectors of a text file, in the order of the file; with --sfts, the detectors to use. The "
+        "default is D0,D1,... or all.",
         panel=INPUT,
         metavar="H1,L1",
     ),
@@ -230,13 +243,13 @@ def put(path: Path, write: Callable[[Path], Any], name: str) -> None:
         write_stdout(copy.read_bytes())
 
 
-def atoms_writer(path: Path, wanted: str | None) -> Callable[[list[Atoms]], None]:
+def atoms_writer(path: Path, wanted: str | None, name: str = "--output") -> Callable[[list[Atoms]], None]:
     """A function that writes atoms; raises at once if the format or the name is wrong."""
     from skysieve.fstat.inputs.files import FORMATS
 
     endings = {ending.removeprefix("."): name for name, f in FORMATS.items() for ending in f.endings}
     known = [*FORMATS, *(e for e in endings if e not in FORMATS)]
-    chosen = table_format(path, wanted or ("text" if path == STDIO else None), known)
+    chosen = table_format(path, wanted or ("text" if path == STDIO else None), known, name)
     found = FORMATS[endings.get(chosen, chosen)]
 
     def write(atoms: list[Atoms]) -> None:
@@ -295,7 +308,14 @@ def describe(messages: Messages, facts: dict[str, Any]) -> None:
 
 @fstat.command("map")
 def map_(
-    atoms: File,
+    atoms: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="ATOMS", help="File of atoms: .npz, .h5, or LALPulsar's text; '-' is standard input."),
+    ] = None,
+    sfts: sft_options.Patterns = None, min_start: sft_options.MinStart = None, max_start: sft_options.MaxStart = None,
+    ra: sft_options.Ra = None, dec: sft_options.Dec = None, tref: sft_options.Tref = None,
+    ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.TemplateFreq = None,
+    f1dot: sft_options.TemplateF1 = 0.0, f2dot: sft_options.TemplateF2 = 0.0,
     window: Window = "rect",
     t0: T0 = None, t0_band: T0Band = None, dt0: Dt0 = None,
     tau: Tau = None, tau_band: TauBand = None, dtau: Dtau = None, log_tau: LogTau = None, lenient: Lenient = False,
@@ -325,21 +345,29 @@ def map_(
         ),
     ] = None,
     format: MapFormat = None,
+    keep: Annotated[
+        Path | None,
+        option("--atoms", help="With --sfts: file of the atoms, .npz or .h5. By default they are not written.",
+                               panel=OUTPUT, metavar="FILE"),
+    ] = None,
     plot: Annotated[
         Path | None,
         option("--plot", help="Picture of the map, such as map.png. By default nothing is drawn.",
                               panel=OUTPUT, metavar="FILE"),
     ] = None,
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
-    progress: ProgressOption = None, tatom: Tatom = None, detectors: Names = None,
+    progress: ProgressOption = None, tatom: Tatom = None, detectors: Detectors = None,
 ) -> None:  # fmt: skip
-    """Compute 2F over start time and duration for one template.
+    """Compute 2F over start time and duration for one template, from its atoms or from SFTs.
+
+    With SFTs, the amplitude, inclination, polarisation angle and phase of the largest 2F are printed too.
 
     Examples:
 
     - skysieve fstat map atoms.npz --window exp --plot map.png
     - skysieve fstat map CFS_Fstatatoms.dat --detectors H1,L1 --t0 1000000000 --t0-band 864000 --dt0 3600 -o map.npz
     - skysieve fstat map atoms.npz --log-tau 20 -o - --format csv
+    - skysieve fstat map --sfts 'sfts/*.sft' --ra 0.5 --dec 1.0 --tref 1000000000 --freq 100.05 --plot map.png
     """
     with report_errors():
         messages = Messages(quiet, verbose, progress)
@@ -348,14 +376,32 @@ def map_(
         needs("-o", output, "--format")
         check_grid([window], efold, dtau, log_tau)
         save = None if output is None else map_writer(output, format)
-        check_outputs({"--output": output, "--plot": plot}, [atoms])
+        names = list(atoms or ())
+        if not sfts and len(names) != 1:
+            raise ValueError(f"{counted(len(names), 'file')} of atoms given: expected one, or --sfts")
+        needs("--sfts", sfts, *sft_options.MAP_OPTIONS)
+        write_atoms = None if keep is None else atoms_writer(keep, None, "--atoms")
+        check_outputs({"--output": output, "--plot": plot, "--atoms": keep}, names)
         check_output(output, overwrite)
+        check_output(keep, overwrite)
         check_picture(plot, overwrite)
         from skysieve.fstat.api import TransientPlan, device_for
         from skysieve.fstat.inputs.windows import resolve_window
 
         shape = resolve_window(window, efold)
-        found = read(atoms, tatom, detectors)
+        host, left_out, spins = None, list[str](), (freq or 0.0, f1dot, f2dot)
+        if sfts:
+            if tatom is not None:
+                raise ValueError(f"--tatom {tatom}: is for files of atoms only; SFT files contain their length")
+            host = sft_options.of_one_template(
+                [*sfts, *map(str, names)], detectors, (min_start, max_start), ra, dec, tref, ephemeris, freq, spins[1:],
+                left_out, dtype.value,
+            )  # fmt: skip
+            for text in left_out:
+                typer.echo(f"skysieve: {text}", err=True)
+            found = host.atoms(*spins)
+        else:
+            found = read(names[0], tatom, detectors)
         grid = None if shape.whole else make_grid(found, t0, t0_band, dt0, tau, tau_band, dtau, log_tau)
         with TransientPlan(
             grid, window=cast("WindowName", window), efold=efold, dtype=dtype.value, compat=cast("Compat", compat),
@@ -369,11 +415,28 @@ def map_(
         if save is not None and output is not None:
             save(result)
             messages.wrote(output, "map of {} x {} cells".format(*result.grid.shape))
+        if write_atoms is not None and keep is not None:
+            write_atoms(found)
+            messages.wrote(keep, _count(found))
         if plot is not None:
             save_figure(result.plot(), plot, dpi=150)
             messages.wrote(plot)
         if not quiet:
             _print_map(result, summary_console(output))
+            if host is not None and result.index is not None:
+                t0_ml, tau_ml = (None, None) if shape.whole else (result.t0_ml, result.tau_ml)
+                amplitudes = host.amplitudes(
+                    *spins, window=cast("WindowName", window), t0=t0_ml, tau=tau_ml, efold=efold
+                )  # fmt: skip
+                _print_amplitudes(host, amplitudes, summary_console(output))
+    raise typer.Exit(FAILED_SOME if left_out else 0)
+
+
+def _print_amplitudes(host: Demodulator, found: Amplitudes, console: Console) -> None:
+    """Print the amplitudes of the cell of the largest 2F."""
+    h0, cosi, psi, phi0 = (f"{name} {getattr(found, name):.4g} +- {found.errors[name]:.2g}" for name in SHOWN)
+    console.print(f"{h0}, {cosi}")
+    console.print(f"{psi}, {phi0} (at GPS {host.tref:.12g})")
 
 
 def check_grid(windows: Sequence[str], efold: float, dtau: int | None, log_tau: int | None) -> None:
@@ -519,7 +582,7 @@ def search(
         ),
     ] = None,
     overwrite: OverwriteOption = False, quiet: QuietOption = False, verbose: VerboseOption = False,
-    progress: ProgressOption = None, tatom: Tatom = None, detectors: Names = None,
+    progress: ProgressOption = None, tatom: Tatom = None, detectors: Detectors = None,
 ) -> None:  # fmt: skip
     """Rank many templates by their loudest transient: from SFTs, or from one file of atoms each.
 

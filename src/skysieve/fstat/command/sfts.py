@@ -79,6 +79,9 @@ Ephemeris = Annotated[
                             panel=SFTS, metavar="NAME",
     ),
 ]  # fmt: skip
+TemplateFreq = Annotated[float | None, _number("--freq", "Frequency; required with --sfts.", "HZ")]
+TemplateF1 = Annotated[float, _number("--f1dot", "First derivative. The default is 0.", "HZ/S")]
+TemplateF2 = Annotated[float, _number("--f2dot", "Second derivative. The default is 0.", "HZ/S^2")]
 Freq = Annotated[float | None, _number("--freq", "Lowest frequency; required with --sfts.", "HZ")]
 FreqBand = Annotated[float, _number("--freq-band", "Range of frequencies. The default is 0.", "HZ")]
 Df = Annotated[float | None, _number("--df", "Step of frequencies. The default follows from --mismatch.", "HZ")]
@@ -100,11 +103,12 @@ AXES = (
 """Options of the lowest value, range and step of the frequency and its derivatives."""
 GRID_OPTIONS = ("--freq-band", "--df", *AXES[1], *AXES[2], "--mismatch")
 """Options of a grid of templates, besides --freq."""
-OPTIONS = (
-    "--min-start", "--max-start", "--ra", "--dec", "--tref", "--ephemeris", "--freq", *GRID_OPTIONS, "--templates",
-    "--inject",
-)  # fmt: skip
+DATA_OPTIONS = ("--min-start", "--max-start", "--ra", "--dec", "--tref", "--ephemeris", "--freq")
+"""Options of SFTs and of their position and frequency."""
+OPTIONS = (*DATA_OPTIONS, *GRID_OPTIONS, "--templates", "--inject")
 """Options of ``skysieve fstat search`` that concern SFTs."""
+MAP_OPTIONS = (*DATA_OPTIONS, "--f1dot", "--f2dot", "--atoms")
+"""Options of ``skysieve fstat map`` that concern SFTs."""
 Mismatch = Annotated[
     float,
     _number(
@@ -172,9 +176,8 @@ def opened(
 
     lowest, grid = axes[0][0], None
     if ra is None or dec is None or (lowest is None and listed is None):
-        given = {"--ra": ra, "--dec": dec, "--freq": lowest, "--templates": listed}
-        found = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
-        raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found or 'none of them'}")
+        found = _found(ra=ra, dec=dec, freq=lowest, templates=listed)
+        raise ValueError(f"--sfts needs --ra, --dec and --freq or --templates; found {found}")
     _check_numbers(axes, {"--ra": ra, "--dec": dec, "--tref": tref})
     if lowest is not None and lowest <= 0:
         raise ValueError(f"--freq {lowest}: expected a number above 0")
@@ -204,6 +207,25 @@ def opened(
         at = round(middle) if tref is None else tref
         made = inject(made, [replace(one, tref=at) for one in added], source)
     return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
+
+
+def of_one_template(
+    patterns: list[str], detectors: str | None, times: tuple[int | None, int | None], ra: float | None,
+    dec: float | None, tref: float | None, ephemeris: str, freq: float | None, derivatives: tuple[float, float],
+    faults: list[str], dtype: Dtype,
+) -> Demodulator:  # fmt: skip
+    """Read the SFTs that one template needs; the arguments are those of `opened`."""
+    if ra is None or dec is None or freq is None:
+        raise ValueError(f"--sfts needs --ra, --dec and --freq; found {_found(ra=ra, dec=dec, freq=freq)}")
+    axes = tuple((value, 0.0, None) for value in (freq, *derivatives))
+    return opened(
+        patterns, detectors, times, ra, dec, tref, ephemeris, axes, 0.1, None, (), faults, dtype, None
+    )[0]  # fmt: skip
+
+
+def _found(**values: Any) -> str:
+    """The options that are given, with their values."""
+    return ", ".join(f"--{name} {value}" for name, value in values.items() if value is not None) or "none of them"
 
 
 def seconds_of(days: float) -> int:
@@ -285,8 +307,10 @@ def extent(
     np.minimum.at(low, one, first / tsft)
     np.maximum.at(high, one, (first + bins - 1) / tsft)
     start, stop = float(t.min()), float((t + tsft).max())
-    bounds = [float(x) for x in (low.max(), high.min(), low.min(), high.max())]
-    return Extent(start, stop - start, float(tsft[0]), *bounds, known.tolist())
+    return Extent(
+        start, stop - start, float(tsft[0]), float(low.max()), float(high.min()), float(low.min()), float(high.max()),
+        known.tolist(),
+    )  # fmt: skip
 
 
 def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) -> tuple[float, float]:

@@ -17,12 +17,18 @@ from skysieve.core.device import Device, resolve
 from skysieve.core.plan import Closing
 from skysieve.fstat.contract import Dtype
 from skysieve.fstat.inputs.atoms import Atoms, finite
+from skysieve.fstat.inputs.bins import bin_atoms
+from skysieve.fstat.inputs.checks import refuse_short
 from skysieve.fstat.inputs.detectors import antenna_patterns, sky_position
+from skysieve.fstat.inputs.grid import Grid, make_schedule
 from skysieve.fstat.inputs.simulate import listed
+from skysieve.fstat.inputs.windows import WindowLike, resolve_window
 from skysieve.fstat.sfts.noise import WINDOW, noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
+from skysieve.fstat.template_search.cells import sums_of_cell
 
+from .amplitudes import Amplitudes, amplitudes_of
 from .bank import NAMES, TemplateBank
 from .barycentre import EPHEMERIDES, EphemerisName
 from .barycentre import barycentre as barycentric_times
@@ -130,7 +136,9 @@ class Demodulator(Closing):
                 delay, rate = _given(barycentre, one)
             self._times.append((at - self.middle + delay, rate))
         floors = [noise_floor(one, window, threads) for one in many]
-        roots = [np.sqrt(weight) for weight in noise_weights(floors, window)]
+        weights, inverse = noise_weights(floors, window)
+        self._level = self.tsft * inverse
+        roots = [np.sqrt(weight) for weight in weights]
         self.dtype = real_dtype(dtype)
         complex_ = np.result_type(self.dtype, np.complex64)
         self._data = [normalized(one, floor, complex_) for one, floor in zip(many, floors, strict=True)]
@@ -169,6 +177,55 @@ class Demodulator(Closing):
             Its first and second derivatives there, Hz/s and Hz/s^2.
         """
         return [batch.template(0) for batch in self.batch([f0], [f1dot], [f2dot])]
+
+    def amplitudes(
+        self, f0: float, f1dot: float = 0.0, f2dot: float = 0.0, *, window: WindowLike = "none", t0: int | None = None,
+        tau: int | None = None, efold: float = 3,
+    ) -> Amplitudes:  # fmt: skip
+        """Most likely h0, cosi, psi and phi0 of one template, with errors.
+
+        Parameters
+        ----------
+        f0, f1dot, f2dot : float
+            As for `atoms`.
+        window, efold : optional
+            As for `skysieve.fstat.transient_map`.
+        t0, tau : int
+            Start time and duration of the window, seconds, such as those of the largest 2F; not for "none".
+
+        Raises
+        ------
+        ValueError
+            As for `batch`; or the window holds too few SFTs.
+
+        Notes
+        -----
+        The SFTs are taken as those of a rectangular window.  A taper ``w`` lowers h0 by ``mean(w) / sqrt(mean(w^2))``.
+
+        Examples
+        --------
+        >>> from skysieve.fstat import Signal, simulate_sfts
+        >>> signal = Signal(100.05, h0=2e-24, cosi=0.3, ra=0.5, dec=1.0, tref=1_000_000_000)
+        >>> sfts = simulate_sfts((100, 100.1), signals=signal, ephemeris="builtin")
+        >>> found = Demodulator(sfts, 0.5, 1.0, 1_000_000_000, barycentre="builtin").amplitudes(100.05)
+        >>> bool(abs(found.h0 - 2e-24) < 3 * found.errors["h0"])
+        True
+        """
+        shape = resolve_window(window, efold)
+        if shape.whole and (t0 is not None or tau is not None):
+            raise ValueError(f"t0={t0}, tau={tau}: the window {window!r} covers all data; expected neither")
+        bins = bin_atoms(self.atoms(f0, f1dot, f2dot))
+        if shape.whole:
+            grid = Grid.whole(bins)
+        elif t0 is None or tau is None:
+            raise ValueError(f"t0={t0}, tau={tau}: expected the start time and duration of the window {window!r}")
+        else:
+            grid = Grid(t0=t0, tau=tau)
+        schedule = make_schedule(grid, shape, bins)
+        refuse_short(bins, grid, shape, schedule)
+        dt = self.middle - self.tref
+        cycles = f0 * dt + f1dot * dt**2 / 2 + f2dot * dt**3 / 6
+        return amplitudes_of(sums_of_cell(bins.x, bins.tatom, schedule, grid.taus, 0, shape), self._level, cycles)
 
     def batch(self, f0: Any, f1dot: Any = 0.0, f2dot: Any = 0.0, *, strict: bool = True) -> list[AtomsBatch]:
         """Atoms of many templates, for each detector; `skysieve.fstat.search` takes them.

@@ -113,7 +113,7 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
             table, lines = _table(path, file)
     except UnicodeDecodeError:
         if Path(path).suffix == ".sft":
-            raise ValueError(f"{path}: holds SFTs, not atoms; expected --sfts before it, or read_sfts") from None
+            raise ValueError(f"{path}: holds SFTs, not atoms; expected --sfts before its name, or read_sfts") from None
         raise ValueError(f"{path}: is not text; expected atoms as text that is not compressed, .npz or .h5") from None
     times = table[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(times) <= 0) + 1).tolist(), len(times)]

@@ -87,7 +87,9 @@ def _refuse(sfts: SFTs, start: int, bad: NDArray[np.bool_], what: str) -> None:
         raise ValueError(f"{sfts.detector}: the SFT at GPS {sfts.t[start + int(np.argmax(bad))]} {what}")
 
 
-def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = WINDOW) -> list[NDArray[np.float64]]:
+def noise_weights(
+    floors: Sequence[NDArray[np.float64]], window: int = WINDOW
+) -> tuple[list[NDArray[np.float64]], float]:
     """Weight of every SFT: the inverse of its noise floor, scaled to a mean of 1 over all SFTs of all detectors.
 
     Parameters
@@ -97,11 +99,18 @@ def noise_weights(floors: Sequence[NDArray[np.float64]], window: int = WINDOW) -
         their own median.
     window : int
         Width of the running median.
+
+    Returns
+    -------
+    weights : list of numpy.ndarray
+        For each detector.
+    mean : float
+        Inverse noise floor of weight 1, Hz.
     """
     half = window // 2
     inverse = [1 / floor[:, half : floor.shape[1] - half].mean(axis=1) for floor in floors]
-    mean = np.concatenate(inverse).mean()
-    return [one / mean for one in inverse]
+    mean = float(np.concatenate(inverse).mean())
+    return [one / mean for one in inverse], mean
 
 
 def normalized(sfts: SFTs, floor: NDArray[np.float64], dtype: Any = np.complex64) -> NDArray[Any]:

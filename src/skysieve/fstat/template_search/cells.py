@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from skysieve.fstat.inputs.windows import Window
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["F_of_sums", "cell_F"]
+    from skysieve.fstat.inputs.grid import Schedule
+
+__all__ = ["F_of_sums", "cell_F", "sums_of_cell"]
 
 
 def cell_F(job: MapJob, bank: Bank, template: int, flat: int, window: Window) -> float:
@@ -29,17 +31,23 @@ def cell_F(job: MapJob, bank: Bank, template: int, flat: int, window: Window) ->
         ``m N_tau + n``.
     window : Window
     """
-    s = job.schedule
-    m, n = divmod(flat, s.shape[1])
-    g, first = int(s.group[m]), int(s.first[m])
-    a, b = max(first, 0), min(first + int(s.length[g, n]), job.n)
-    if b <= a:
-        return FALLBACK
     given = bank if bank.source is None else bank.source  # in the scale of the atoms
-    x = np.asarray(to_host(given.template(template)[:, a:b]), np.float64)
-    since = int(s.offset[g]) + job.tatom * (np.arange(a, b) - first)
-    w = window.weights(since / float(job.taus[n]))
-    return F_of_sums(np.concatenate([(x[:3] * w**2).sum(axis=1), (x[3:] * w).sum(axis=1)]))
+    return F_of_sums(sums_of_cell(given.template(template), job.tatom, job.schedule, job.taus, flat, window))
+
+
+def sums_of_cell(
+    bins: Any, tatom: int, schedule: Schedule, taus: NDArray[Any], flat: int, window: Window
+) -> NDArray[np.float64]:
+    """Sums of a2, b2, ab, Re Fa, Im Fa, Re Fb, Im Fb over the bins (7, n) of one cell, in float64."""
+    m, n = divmod(flat, schedule.shape[1])
+    g, first = int(schedule.group[m]), int(schedule.first[m])
+    a, b = max(first, 0), min(first + int(schedule.length[g, n]), bins.shape[1])
+    if b <= a:
+        return np.zeros(7)
+    x = np.asarray(to_host(bins[:, a:b]), np.float64)
+    since = int(schedule.offset[g]) + tatom * (np.arange(a, b) - first)
+    w = window.weights(since / float(taus[n]))
+    return np.concatenate([(x[:3] * w**2).sum(axis=1), (x[3:] * w).sum(axis=1)])
 
 
 def F_of_sums(sums: NDArray[np.float64]) -> float:
