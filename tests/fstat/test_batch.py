@@ -9,6 +9,7 @@ from tests.truth import fstat as reference
 
 from skysieve.fstat import Atoms, AtomsBatch, Grid, Injection, WindowSum, synth_atoms
 from skysieve.fstat.contract import Lines, MapJob, Spec, make_job, make_schedule
+from skysieve.fstat.cpu import engine
 from skysieve.fstat.inputs.bins import Bins, bin_atoms
 from skysieve.fstat.inputs.files import atom_files
 from skysieve.fstat.inputs.windows import resolve_window
@@ -173,3 +174,42 @@ def test_hidden_files_of_a_folder_are_left_out(tmp_path):
     for name in ("b.npz", "a.dat", ".b-0123abcd.npz", "notes.md"):
         (tmp_path / name).touch()
     assert atom_files([tmp_path]) == [tmp_path / "a.dat", tmp_path / "b.npz"]
+
+
+@pytest.mark.parametrize("window", ["rect", "exp", "none"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(t0=T0, t0_band=40 * T, dt0=T, tau=2 * T, tau_band=40 * T, dtau=T),
+        Grid(t0=T0, tau=2 * T, tau_band=40 * T, dtau=T),
+        Grid(t0=T0 - 7 * T, t0_band=40 * T, dt0=7 * T, tau=3 * T + 5, tau_band=60 * T, dtau=3 * T),
+        slow(Grid(t0=T0 - 5000, t0_band=60_000, dt0=1801, tau=5000, tau_band=100_000, dtau=1700)),
+    ],
+)
+def test_templates_that_are_computed_together_have_their_own_answers(window, dtype, grid, monkeypatch):
+    """Bit for bit: more templates than in one call of a kernel, of which some need sums in float64."""
+    atoms = templates(7)
+    for a in atoms[3]:
+        a.Fa[...] *= 1e6
+        a.Fb[...] *= 1e6
+    shape = resolve_window(window, 3)
+    bins = [bin_atoms(a) for a in atoms]
+    grid = Grid.whole(bins[0]) if window == "none" else grid
+    job = make_job(bins, grid, shape, dtype, make_schedule(grid, shape, bins[0]))
+    monkeypatch.setattr(engine, "TOGETHER", 4)
+    calls = []
+    template = engine.Engine._template
+    monkeypatch.setattr(engine.Engine, "_template", lambda self, *a: (calls.append(a[1]), template(self, *a)))
+    for marginals in (False, True):
+        host = engine.Engine(Spec(shape, np.dtype(dtype), keep_map=False, marginals=marginals), threads=1)
+        many = host.execute(job)
+        alone = len(calls)
+        ones = [host.execute(job.part(slice(i, i + 1))) for i in range(job.n_templates)]
+        assert len(calls) - alone == job.n_templates
+        for field in ("max_F", "index", "log_sum", "n_fallback", *(("row_log", "column_log") if marginals else ())):
+            expected = np.concatenate([getattr(one, field) for one in ones])
+            assert np.array_equal(getattr(many, field), expected), field
+        if grid.dt0 != 1801 or window == "none":
+            assert alone <= 1  # the loud template, in float64
+        calls.clear()

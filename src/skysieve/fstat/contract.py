@@ -143,6 +143,10 @@ class Bank:
         """Bins of template `i`, shape (7, n)."""
         return array_module(self.data).concatenate([self.antenna[0 if self.shared else i], self.data[i]])
 
+    def fill(self, some: slice | NDArray[np.int64], x: NDArray[Any]) -> None:
+        """Copy the bins of some templates to ``x`` (templates, 7, n)."""
+        x[:, :3], x[:, 3:] = self.antenna if self.shared else self.antenna[some], self.data[some]
+
     def part(self, chosen: Any) -> Bank:
         """Some of the templates: a slice or an array of numbers."""
         span = self.span if self.span is None or self.shared else self.span[:, chosen]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,56 @@ from .state import Columns, March, Typed, lal_exp
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+TOGETHER, VALUES = 64, 2**17
+"""Most templates with maps of one tile in one call of a kernel, whose preparation takes 0.2 ms; and most numbers of
+their bins, which then stay in the second-level cache."""
 FEW_CELLS = 500_000
 """Below this number of cells and steps, rectangular and exponential maps use one thread: they take half a millisecond,
 which is also the time in which another thread wakes up."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Answers of a kernel for the same tile of several templates; ``best`` has F, row, column, fallbacks and ``ln sum
+    exp F`` of each."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    best: NDArray[np.float64]
+    row_log: NDArray[np.float64]
+    column_log: NDArray[np.float64]
+
+    @classmethod
+    def blank(cls, count: int, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Tiles:
+        """Arrays for `count` templates."""
+        logs = [np.full((count, one.size), -np.inf) for one in (rows, columns)]
+        return cls(rows, columns, np.zeros((count, 5)), *logs)
+
+    def part(self, k: int) -> TilePart:
+        """The answers for one of the templates."""
+        F, row, column, missed, total = self.best[k].tolist()
+        logs = self.row_log[k], self.column_log[k]
+        return TilePart(self.rows, self.columns, F, int(row), int(column), int(missed), total, *logs)
+
+    def write(self, at: NDArray[np.int64], n: int, output: Output) -> None:
+        """Write the results of the templates `at`, whose maps of ``n`` columns are this tile."""
+        F, row, column, missed, total = self.best.T
+        output.max_F[at], output.log_sum[at] = F, total
+        output.index[at], output.n_fallback[at] = (row * n + column).astype(np.int64), missed.astype(np.int64)
+        if output.row_log is not None and output.column_log is not None:
+            output.row_log[np.ix_(at, self.rows)] = self.row_log
+            output.column_log[np.ix_(at, self.columns)] = self.column_log
+
+
+def parts_of(run: Callable[..., Tiles | None], *args: Any) -> list[TilePart]:
+    """The answers of a kernel for one template."""
+    found = run(*args)
+    return [] if found is None else [found.part(0)]
+
+
+def _each(out: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
+    """The maps to write, or arrays without values: one for each template of ``x``."""
+    return out if out.size else np.empty((len(x), 0, 0), out.dtype)
 
 
 class Engine:
@@ -125,7 +173,8 @@ class Engine:
         constants = timing.constants(name, cases)
         if constants is None:
             return {"seconds": None, "processor_seconds": None}
-        each, work = float(constants[0] * counts[0]), float(constants[1:] @ counts[1:])
+        each = float(constants[0] * counts[0]) / self._at_once(job, live_rows(job.schedule))
+        work = float(constants[1:] @ counts[1:])
         workers = self.pool.workers
         one_thread_each = job.n_templates >= 2 * workers
         seconds = (each + work) / workers if one_thread_each else each + work / workers
@@ -171,6 +220,10 @@ class Engine:
                 out = spare if output.F is None else output.F[i]
                 self._lal(self._tasks(job, i, live, out), out, output, i)
             return output
+        if self._at_once(job, live) > 1:
+            for i in self._together(job, live, output).tolist():
+                self._template(job, i, live, output, None)
+            return output
         if job.n_templates >= 2 * self.pool.workers > 2:
             whole = [partial(self._template, job, i, live, output, None) for i in range(job.n_templates)]
             self.pool.run(whole, progress=progress)
@@ -211,24 +264,79 @@ class Engine:
             return self._exp_tasks(job, i, rows, out)
         return self._rect_tasks(job, i, rows, out)
 
+    def _at_once(self, job: MapJob, rows: NDArray[np.int64]) -> int:
+        """Number of templates that a call of a kernel computes: several, if the map of each is one tile."""
+        several = job.n_templates > 1 and self.pool.workers == 1 and not self.spec.keep_map and self.lines is None
+        if not several or self.spec.lal or by_columns(self.spec) or rows.size == 0:
+            return 1
+        s = job.schedule
+        aligned = bool((s.group[rows] == s.group[rows[0]]).all())
+        if self.spec.window.algorithm == Algorithm.RECURRENCE:
+            fits = aligned and s.shape[1] <= exp.BLOCK_COLUMNS
+        else:
+            fits = (aligned and rows.size <= rect.ROWS) or self._sparse(job, rows)
+        return min(TOGETHER, max(1, VALUES // (7 * job.n))) if fits else 1
+
+    def _together(self, job: MapJob, rows: NDArray[np.int64], output: Output) -> NDArray[np.int64]:
+        """Compute templates, `_at_once` in each call of a kernel; return those that need calls of their own."""
+        every = np.arange(job.n_templates)
+        out = np.empty((0, 0, 0), self.spec.dtype)
+        work: list[tuple[NDArray[np.int64], Callable[[NDArray[np.int64]], Tiles | None]]] = []
+        if self.spec.window.algorithm == Algorithm.RECURRENCE:
+            order = self._march(job, rows)
+            nearest = state.next_occupied(job.occupied, order.before)
+            ends = 0, job.schedule.shape[1]
+            work.append((every, lambda some: self._exp_blocks(
+                job, (*order.streams(job.bank, some), nearest), order, *ends, out)))  # fmt: skip
+        else:
+            lone = self._row_by_row(job, every, rows)
+            counts = np.concatenate([[0], np.cumsum(job.occupied)])
+            work.append((every[lone], lambda some: self._rect_rows(
+                job, self._running_sums(job, some), counts, rows, out)))  # fmt: skip
+            tiles = state.tiles(job.schedule, rows, rect.ROWS)
+            if len(tiles) == 1:
+                before, after = self._padding(job, rows, tiles)
+                work.append((every[~lone], lambda some: self._rect(
+                    job, state.all_padded(job.bank, some, before, after), before, rows, out)))  # fmt: skip
+        step = self._at_once(job, rows)
+        for several, run in work:
+            for some in np.split(several, range(step, several.size, step)):
+                if some.size and (found := run(some)) is not None:
+                    found.write(some, job.schedule.shape[1], output)
+        return np.setdiff1d(every, np.concatenate([several for several, _ in work]))
+
+    def _padding(self, job: MapJob, rows: NDArray[np.int64], tiles: Sequence[NDArray[np.int64]]) -> tuple[int, int]:
+        """Numbers of zero bins before and after the data for rows in these tiles."""
+        first = job.schedule.first
+        return max(0, -int(first[rows].min())), max(int(first[p[-1]] - first[p[0]]) for p in tiles) + 1
+
+    def _running_sums(self, job: MapJob, some: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sums of the bins before each bin, shape (templates, 7, n + 1)."""
+        x = np.empty((some.size, 7, job.n), job.dtype)
+        job.bank.fill(some, x)
+        sums = np.zeros((some.size, 7, job.n + 1))
+        np.cumsum(x, axis=2, dtype=np.float64, out=sums[:, :, 1:])
+        return sums
+
     def _rect_tasks(
         self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[TilePart]]]:
-        s = job.schedule
-        if self._row_by_row(job, i, rows):
-            sums, counts = np.zeros((7, job.n + 1)), np.concatenate([[0], np.cumsum(job.occupied)])
-            np.cumsum(job.bank.template(i), axis=1, dtype=np.float64, out=sums[:, 1:])
+        s, one = job.schedule, np.array([i])
+        if self._row_by_row(job, one, rows)[0]:
+            sums, counts = self._running_sums(job, one), np.concatenate([[0], np.cumsum(job.occupied)])
             parts = min(self.pool.workers, -(-rows.size // ROWS))
-            return [partial(self._rect_rows, job, sums, counts, some, out) for some in np.array_split(rows, parts)]
+            return [
+                partial(parts_of, self._rect_rows, job, sums, counts, some, out[None])
+                for some in np.array_split(rows, parts)
+            ]
         pieces = state.tiles(s, rows, rect.ROWS)
-        before = max(0, -int(s.first[rows].min()))
-        after = max(int(s.first[p[-1]] - s.first[p[0]]) for p in pieces) + 1
-        x = state.padded(job.bank, i, before, after)
+        before, after = self._padding(job, rows, pieces)
+        x = state.all_padded(job.bank, one, before, after)
         pieces.sort(key=lambda p: int(s.first[p[0]]))
-        return [partial(self._rect, job, x, before, piece, out) for piece in pieces]
+        return [partial(parts_of, self._rect, job, x, before, piece, out[None]) for piece in pieces]
 
-    def _row_by_row(self, job: MapJob, i: int, rows: NDArray[np.int64]) -> bool:
-        """Whether rows are summed one by one.
+    def _sparse(self, job: MapJob, rows: NDArray[np.int64]) -> bool:
+        """Whether rows are better summed one by one, for templates whose weights and data allow it.
 
         Either the grid has far fewer cells than there are bins to add in its rows, or few rows start at the same place
         within a bin, so that tiles would hold few rows.
@@ -236,34 +344,39 @@ class Engine:
         if self.spec.lal or self.typed.dtype != np.float32 or not job.occupied.any():
             return False
         s = job.schedule
-        largest, smallest = job.bank.span[:, 0 if job.shared else i] if job.bank.span is not None else (1.0, 0.0)
-        if largest > rect.RANGE * smallest:
-            return False
         longest = np.minimum(s.length[s.group[rows], -1], job.n - s.first[rows])
         groups = len(s.length)  # of the whole grid, so that any part of it makes the same choice
         scattered = groups > 1 and s.shape[0] < rect.FEW_ROWS * groups
-        if not scattered and float(longest.sum()) <= rect.SPARSE * rows.size * s.shape[1]:
-            return False
-        size = np.abs(job.bank.data[i, 0, job.occupied])
-        return bool(np.abs(job.bank.data[i]).max() <= rect.WILD * np.partition(size, size.size // 2)[size.size // 2])
+        return scattered or float(longest.sum()) > rect.SPARSE * rows.size * s.shape[1]
+
+    def _row_by_row(self, job: MapJob, some: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the rows of some templates are summed one by one, see `_sparse`."""
+        if not self._sparse(job, rows):
+            return np.zeros(some.size, bool)
+        data = job.bank.data[some]
+        size = np.abs(data[:, 0, job.occupied])
+        middle = size.shape[1] // 2
+        fits = np.abs(data).max(axis=(1, 2)) <= rect.WILD * np.partition(size, middle, axis=1)[:, middle]
+        if job.bank.span is not None:
+            largest, smallest = job.bank.span if job.shared else job.bank.span[:, some]
+            fits &= ~(largest > rect.RANGE * smallest)
+        return np.asarray(fits)
 
     def _rect_rows(
         self, job: MapJob, P: NDArray[np.float64], counts: NDArray[np.int64], rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[TilePart]:
+    ) -> Tiles:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         S, lines = np.zeros((7, columns), typed.dtype), np.zeros((3, columns), typed.dtype)
         bits, scale = typed.bits(columns)
-        sums, row_log, column_log, best = np.zeros(columns), np.full(rows.size, -np.inf), np.zeros(columns), np.zeros(5)
-        rect.rect_rows(
+        found = Tiles.blank(len(P), rows, np.arange(columns))
+        rect.rect_rows_of_all(
             P, counts, job.n, rows, s.first[rows], s.group[rows], s.length, s.valid_from, typed.bound, typed.k,
-            typed.poly, S, lines, bits, scale, out.size > 0, sums, out, row_log, column_log, best,
+            typed.poly, S, lines, bits, scale, out.size > 0, np.zeros(columns), _each(out, P), found.row_log,
+            found.column_log, found.best,
         )  # fmt: skip
-        where = float(best[0]), int(best[1]), int(best[2]), int(best[3]), float(best[4])
-        return [TilePart(rows, np.arange(columns), *where, row_log, column_log)]
+        return found
 
-    def _rect(
-        self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]
-    ) -> list[TilePart]:
+    def _rect(self, job: MapJob, x: NDArray[Any], before: int, rows: NDArray[np.int64], out: NDArray[Any]) -> Tiles:
         s, typed, columns = job.schedule, self.typed, job.schedule.shape[1]
         g = int(s.group[rows[0]])
         n0 = int(s.valid_from[g])
@@ -271,35 +384,35 @@ class Engine:
         work = np.zeros((10, len(rows)), typed.dtype)
         bits, scale = typed.bits(len(rows))
         tile = np.zeros((rect.COLUMNS, len(rows)), typed.dtype)
-        sums, row_log, best = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(5)
-        column_log = np.full(columns, -np.inf)
-        keep = out.size > 0
-        rect.rect_tile(
+        found = Tiles.blank(len(x), rows, np.arange(columns))
+        rect.rect_tiles(
             x, int(first[0]) + before, job.n - int(first[0]), rows, (first - first[0]).astype(np.uint64), s.length[g],
-            n0, typed.bound, self.spec.lal, typed.k, typed.poly, work, bits, scale, tile, keep, sums, out,
-            row_log, column_log, best,
+            n0, typed.bound, self.spec.lal, typed.k, typed.poly, work, bits, scale, tile, out.size > 0,
+            np.zeros(len(rows)), _each(out, x), found.row_log, found.column_log, found.best,
         )  # fmt: skip
-        row, column = int(rows[int(best[1])]), int(best[2])
-        return [
-            TilePart(
-                rows, np.arange(columns), float(best[0]), row, column, int(best[3]), float(best[4]), row_log, column_log
-            )
-        ]
+        found.best[:, 1] = rows[found.best[:, 1].astype(int)]
+        return found
 
     def _exp_tasks(
         self, job: MapJob, i: int, rows: NDArray[np.int64], out: NDArray[Any]
     ) -> list[Callable[[], list[TilePart]]]:
         order = self._march(job, rows)
-        stream = order.stream_of(job.bank, i)
-        workers, columns = self.pool.workers, job.schedule.shape[1]
+        pieces = self._exp_pieces(job, order)
+        if order.one_group:
+            x, fine = order.streams(job.bank, np.array([i]))
+            stream = x, fine, state.next_occupied(job.occupied, order.before)
+            return [partial(parts_of, self._exp_blocks, job, stream, order, a, b, out[None]) for a, b in pieces]
+        several = order.stream_of(job.bank, i)
+        return [partial(self._exp, job, several, order, a, b, out) for a, b in pieces]
+
+    def _exp_pieces(self, job: MapJob, order: March) -> list[tuple[int, int]]:
+        """Ranges of columns of the tiles."""
+        workers, columns, size = self.pool.workers, job.schedule.shape[1], exp.COLUMNS
         if order.one_group:
             size = exp.BLOCK_COLUMNS
             if workers > 1:  # three tiles for each thread, since tiles of long durations take less time
                 size = min(size, max(exp.FEWEST_COLUMNS, -(-columns // (3 * workers))))
-            pieces = state.column_tiles(columns, size, workers)
-            return [partial(self._exp_blocks, job, stream, order, a, b, out) for a, b in pieces]
-        pieces = state.column_tiles(columns, exp.COLUMNS, workers)
-        return [partial(self._exp, job, stream, order, a, b, out) for a, b in pieces]
+        return state.column_tiles(columns, size, workers)
 
     def _march(self, job: MapJob, rows: NDArray[np.int64]) -> March:
         """The order of the rows of a schedule; the order for the last schedule is cached."""
@@ -308,12 +421,13 @@ class Engine:
         return self._march_of[1]
 
     def _exp_blocks(
-        self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]
-    ) -> list[TilePart]:
+        self, job: MapJob, stream: tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]], order: March, a: int, b: int,
+        out: NDArray[Any],
+    ) -> Tiles | None:  # fmt: skip
         typed = self.typed
         c = Columns.of(order, a, b)
         if c is None:
-            return []
+            return None
         skip = int(c.skip[order.groups[0]])
         vector = lanes_of(typed.dtype.itemsize)
         length, weights = c.filled(vector, order.step)
@@ -322,16 +436,16 @@ class Engine:
         thin = np.zeros((7, ROWS, 1 if order.step else whole), typed.dtype)
         ends, places = np.zeros((3, ROWS, vector), typed.dtype), np.zeros((3, ROWS), np.int64)
         work, lanes = np.zeros((2, whole), typed.dtype)
-        sums, row_log = np.zeros(whole), np.full(job.schedule.shape[0], -np.inf)
-        column_log, best = np.zeros(b - a), np.zeros(5)
         x, fine, nearest = stream
-        exp.exp_blocks(
+        found = Tiles.blank(len(x), order.rows, np.arange(a, b))
+        row_log = np.full((len(x), job.schedule.shape[0]), -np.inf)
+        exp.exp_blocks_of_all(
             x, fine, thin, nearest, order.step, order.before, job.n, order.rows, order.firsts, length, b - a, skip,
-            weights, typed.bound, typed.k, S, F, ends, places, work, lanes, out.size > 0, sums, out, a, row_log,
-            column_log, best,
+            weights, typed.bound, typed.k, S, F, ends, places, work, lanes, out.size > 0, np.zeros(whole),
+            _each(out, x), a, row_log, found.column_log, found.best,
         )  # fmt: skip
-        where = float(best[0]), int(best[1]), a + int(best[2]), int(best[3]), float(best[4])
-        return [TilePart(order.rows, np.arange(a, b), *where, row_log[order.rows], column_log)]
+        found.best[:, 2] += a
+        return replace(found, row_log=row_log[:, order.rows])
 
     def _exp(
         self, job: MapJob, stream: list[NDArray[Any]], order: March, a: int, b: int, out: NDArray[Any]

@@ -370,3 +370,17 @@ def exp_blocks(
     for j in range(width):
         column_log[j] = ref + np.log(sums[j])
     best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)
+
+
+@njit(nogil=True, error_model="numpy")
+def exp_blocks_of_all(
+    x, fine, thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F, ends, places,
+    work, lanes, keep, sums, out, n0, row_log, column_log, best,
+):  # fmt: skip
+    """`exp_blocks` of several templates: ``x``, ``fine``, ``out``, ``row_log``, ``column_log`` and ``best`` have an
+    entry of each."""
+    for i in range(x.shape[0]):
+        exp_blocks(
+            x[i], fine[i], thin, nearest, step, pad, n, rows, firsts, length, width, skip, weights, bound, k, S, F,
+            ends, places, work, lanes, keep, sums, out[i], n0, row_log[i], column_log[i], best[i],
+        )  # fmt: skip

@@ -242,3 +242,42 @@ def rect_rows(
     for j in range(columns):
         column_log[j] = ref + np.log(sums[j])
     best[0], best[1], best[2], best[3], best[4] = top, top_row, top_lane, missed, ref + np.log(total)
+
+
+@njit(nogil=True)
+def zero_rows(work):
+    """Set all values to zero, also those that are not finite."""
+    for i in range(work.shape[0]):
+        row = work[i]
+        for j in range(row.size):
+            row[j] = 0
+
+
+@njit(nogil=True, error_model="numpy")
+def rect_tiles(
+    x, first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
+    """`rect_tile` of several templates: ``x``, ``out``, ``row_log``, ``column_log`` and ``best`` have an entry of
+    each."""
+    for i in range(x.shape[0]):
+        zero_rows(work)
+        rect_tile(
+            x[i], first, ends, rows, starts, length, n0, bound, lal, k, poly, work, bits, scale, tile, keep, sums,
+            out[i], row_log[i], column_log[i], best[i],
+        )  # fmt: skip
+
+
+@njit(nogil=True, error_model="numpy")
+def rect_rows_of_all(
+    P, occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums, out,
+    row_log, column_log, best,
+):  # fmt: skip
+    """`rect_rows` of several templates: ``P``, ``out``, ``row_log``, ``column_log`` and ``best`` have an entry of
+    each."""
+    for i in range(P.shape[0]):
+        zero_rows(lines)
+        rect_rows(
+            P[i], occupied, n, rows, firsts, groups, length, skips, bound, k, poly, S, lines, bits, scale, keep, sums,
+            out[i], row_log[i], column_log[i], best[i],
+        )  # fmt: skip

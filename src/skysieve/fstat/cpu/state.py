@@ -52,10 +52,14 @@ class Typed:
 
 def padded(bank: Bank, i: int, before: int, after: int) -> NDArray[Any]:
     """The bins of template `i` with zero bins on both sides."""
+    return all_padded(bank, np.array([i]), before, after)[0]
+
+
+def all_padded(bank: Bank, some: NDArray[np.int64], before: int, after: int) -> NDArray[Any]:
+    """The bins of some templates with zero bins on both sides, shape (templates, 7, bins)."""
     n = bank.data.shape[2]
-    x = np.zeros((7, before + n + after), bank.data.dtype)
-    x[:3, before : before + n] = bank.antenna[0 if bank.shared else i]
-    x[3:, before : before + n] = bank.data[i]
+    x = np.zeros((some.size, 7, before + n + after), bank.data.dtype)
+    bank.fill(some, x[:, :, before : before + n])
     return x
 
 
@@ -101,21 +105,21 @@ class March:
             max(0, -int(firsts[-1])) + ROWS, step, alone,
         )  # fmt: skip
 
-    def stream(self, x: NDArray[Any], occupied: NDArray[np.bool_]) -> list[NDArray[Any]]:
-        """The bins, the same sorted by phase (if lengths rise by `step`), and the next occupied bin from each bin
-        on."""
-        n, step = self.before + x.shape[1], self.step
-        turns = -(-n // max(1, step)) + lanes_of(x.dtype.itemsize) + ROWS if step else n
-        wide = np.zeros((7, turns * max(1, step)), x.dtype)
-        wide[:, self.before : n] = x
-        fine = np.zeros((7, 1, 1), x.dtype)
+    def streams(self, bank: Bank, some: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The bins of some templates, and the same sorted by phase (if lengths rise by `step`)."""
+        n, step, dtype = self.before + bank.data.shape[2], self.step, bank.data.dtype
+        turns = -(-n // max(1, step)) + lanes_of(dtype.itemsize) + ROWS if step else n
+        wide = np.zeros((some.size, 7, turns * max(1, step)), dtype)
+        bank.fill(some, wide[:, :, self.before : n])
+        fine = np.zeros((some.size, 7, 1, 1), dtype)
         if step:
-            fine = np.ascontiguousarray(wide.reshape(7, -1, step).transpose(0, 2, 1))
-        return [wide[:, :n] if n == wide.shape[1] else wide[:, :n].copy(), fine, next_occupied(occupied, self.before)]
+            fine = np.ascontiguousarray(wide.reshape(some.size, 7, -1, step).transpose(0, 1, 3, 2))
+        return np.ascontiguousarray(wide[:, :, :n]), fine
 
     def stream_of(self, bank: Bank, i: int) -> list[NDArray[Any]]:
-        """`stream` for template `i` of a bank."""
-        return self.stream(bank.template(i), bank.occupied)
+        """The bins of template `i`, the same sorted by phase, and the next occupied bin from each bin on."""
+        x, fine = self.streams(bank, np.array([i]))
+        return [x[0], fine[0], next_occupied(bank.occupied, self.before)]
 
 
 @dataclass(frozen=True)

@@ -463,9 +463,9 @@ def _compile_exponential(windows: Mapping[str, Window], devices: Sequence[Device
     """Start to compile exponential windows in another process, if CPUs search them and other windows in float32."""
     if len(windows) > 1 and "exp" in windows and all(d.kind == "cpu" for d in devices) and dtype == np.float32:
         from skysieve.core.cpu.jit import compile_beside
-        from skysieve.fstat.cpu.exp import exp_blocks
+        from skysieve.fstat.cpu.exp import exp_blocks_of_all
 
-        compile_beside(EXPONENTIAL, exp_blocks)
+        compile_beside(EXPONENTIAL, exp_blocks_of_all)
 
 
 def _engine(spec: Spec, device: Device, *, memory: str | float | None) -> Engine:
