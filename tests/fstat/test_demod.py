@@ -111,7 +111,7 @@ def sfts():
     return simulate_sfts(band, START, 172_800, signals=signal(), gaps=gaps, noise=noise, seed=4, ephemeris="builtin")
 
 
-def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins):
+def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins, noise=None):
     import warnings
 
     from skysieve.fstat import from_lal
@@ -120,6 +120,11 @@ def lal_atoms(lalpulsar, lal, folder, tref, ra, dec, spins):
         warnings.simplefilter("ignore")
         ephemeris = lalpulsar.InitBarycenter("earth00-40-DE405.dat.gz", "sun00-40-DE405.dat.gz")
     options = lalpulsar.FstatOptionalArgs(lalpulsar.FstatOptionalArgsDefaults)
+    if noise is not None:
+        assumed = lalpulsar.MultiNoiseFloor()
+        assumed.length = len(noise)
+        assumed.sqrtSn = [*noise, *[0] * (len(assumed.sqrtSn) - len(noise))]
+        options.assumeSqrtSX = assumed
     catalog = lalpulsar.SFTdataFind(str(folder / "*.sft"), None)
     given = lalpulsar.CreateFstatInput(catalog, 99.5, 100.5, 1e-5, ephemeris, options)
     point = lalpulsar.PulsarDopplerParams()
@@ -167,6 +172,33 @@ def test_atoms_are_those_of_lalpulsar(sfts, tmp_path, spins):
             np.testing.assert_allclose(getattr(mine, name), getattr(other, name), rtol=0, atol=2 * 3.5 * 8e-6)
     total = transient_map(ours, window="none", dtype="float64").max2F
     assert total == pytest.approx(two_f, rel=1e-4)
+
+
+@pytest.mark.few
+def test_noise_may_be_known_as_in_lalpulsar(sfts, tmp_path):
+    """Also for SFTs of fewer bins than a running median needs."""
+    lal, lalpulsar = pytest.importorskip("lal"), pytest.importorskip("lalpulsar")
+    write_sfts(tmp_path, sfts)
+    levels, spins = {"H1": 1.5e-23, "L1": 2.5e-23}, (99.7123, 3e-9, 1e-17)
+    theirs, two_f, given = lal_atoms(lalpulsar, lal, tmp_path, START, 2.2, -0.5, spins, levels.values())
+    weights = lalpulsar.GetFstatInputNoiseWeights(given)
+    narrow = [one.part(99.69, 99.735) for one in sfts]
+    for some in (sfts, narrow):
+        dem = Demodulator(some, 2.2, -0.5, START, barycentre="lal", noise=levels)
+        assert dem._level == pytest.approx(weights.Sinv_Tsft, rel=1e-6)
+        ours = dem.atoms(*spins)
+        for mine, other in zip(ours, theirs, strict=True):
+            for name in ("a2", "b2", "ab"):
+                np.testing.assert_allclose(getattr(mine, name), getattr(other, name), rtol=0, atol=2 * 8e-6 * 2)
+        assert transient_map(ours, window="none", dtype="float64").max2F == pytest.approx(two_f, rel=1e-4)
+    both = {key: Demodulator(narrow, 2.2, -0.5, noise=value, barycentre="builtin").atoms(99.7)[0].Fa
+            for key, value in {"one": 2e-23, "dict": {"H1": 2e-23, "L1": 2e-23}}.items()}  # fmt: skip
+    assert np.array_equal(both["one"], both["dict"])
+    for noise, message in ((-1, "noise=-1: expected a positive number"), ({"H1": 1e-23}, "expected a value for L1")):
+        with pytest.raises(ValueError, match=message):
+            Demodulator(narrow, 2.2, -0.5, noise=noise, barycentre="builtin")
+    with pytest.raises(ValueError, match="has 82 bins, expected at least 101"):
+        Demodulator(narrow, 2.2, -0.5, barycentre="builtin")
 
 
 @pytest.mark.few

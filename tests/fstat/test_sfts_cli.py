@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skysieve.cli import app
-from skysieve.fstat import read_sfts, write_sfts
+from skysieve.fstat import Demodulator, TemplateBank, read_sfts, transient_map, write_sfts
 
 SIGNAL = "100.05,6e-24,0.5,1.0,-2e-10,rect,1000036000,43200"
 PLACE = ["--ra", "0.5", "--dec", "1.0", "--tref", "1000000000", "--ephemeris", "builtin", "--device", "cpu"]
@@ -62,6 +62,11 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
             ["--sfts", "FOLDER", *PLACE, "--freq", "100.05", "--freq-band", "0.3", "--df", "1e-5"],
             "--freq 100.05 --freq-band 0.3 --df 1e-05: the templates need 100.00613 to 100.39387 Hz, which includes",
         ),
+        (
+            ["--sfts", "FOLDER", *PLACE, *BANK, "--noise", "0"],
+            "--noise 0: expected numbers above 0, with a comma between",
+        ),
+        (["--sfts", "FOLDER", *PLACE, *BANK, "--noise", "1,2,3"], "--noise 1,2,3: expected one value, or 2, of H1, L1"),
         (["FOLDER/H-96_H1_1800SFT_skysieve-1000000000-172800.sft"], "holds SFTs, not atoms; expected --sfts"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--detectors", "V1"], "no SFT of V1"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--df", "-1"], "--df -1.0: expected a number above 0"),
@@ -239,6 +244,20 @@ def test_a_search_of_some_times_is_that_of_these_sfts(folder, tmp_path):
         assert (tmp_path / name).read_text() == (tmp_path / "a.csv").read_text()
     done = run("search", "--sfts", folder, "--min-start", 2_000_000_000, *options, tmp_path / "d.csv")
     assert "skysieve: --min-start 2000000000: no SFT starts then; they start from GPS 1000000000" in done.stderr
+
+
+def test_a_search_with_known_noise(folder, tmp_path):
+    """As in Python, also with --cluster; a checkpoint of another level is not continued."""
+    options = ["--sfts", folder, *PLACE, *BANK, "-w", "none", "--noise", "1e-23,2e-23", "--topk", 3, "-o"]
+    for name, more in (("a.csv", ()), ("b.csv", ("--cluster", "serial"))):
+        assert run("search", *options, tmp_path / name, *more).exit_code == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    found = np.genfromtxt(tmp_path / "a.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")[0]
+    host = Demodulator(read_sfts(folder, (100.02, 100.08)), 0.5, 1.0, 1_000_000_000, barycentre="builtin",
+                       noise={"H1": 1e-23, "L1": 2e-23})  # fmt: skip
+    expected = transient_map(host.atoms(found["f0"], found["f1dot"]), window="none", device="cpu").max2F
+    assert found["max2F"] == pytest.approx(expected, rel=1e-5)
+    assert host.facts(TemplateBank([1.0]))["noise"] == "{'H1': 1e-23, 'L1': 2e-23}"
 
 
 def test_the_default_reference_time_is_printed(folder):

@@ -314,7 +314,8 @@ def map_(
     ] = None,
     sfts: sft_options.Patterns = None, min_start: sft_options.MinStart = None, max_start: sft_options.MaxStart = None,
     ra: sft_options.Ra = None, dec: sft_options.Dec = None, tref: sft_options.Tref = None,
-    ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.TemplateFreq = None,
+    ephemeris: sft_options.Ephemeris = "auto", noise: sft_options.AssumedNoise = None,
+    freq: sft_options.TemplateFreq = None,
     f1dot: sft_options.TemplateF1 = 0.0, f2dot: sft_options.TemplateF2 = 0.0,
     window: Window = "rect",
     t0: T0 = None, t0_band: T0Band = None, dt0: Dt0 = None,
@@ -394,7 +395,8 @@ def map_(
             if tatom is not None:
                 raise ValueError(f"--tatom {tatom}: is for files of atoms only; SFT files contain their length")
             host = sft_options.of_one_template(
-                [*sfts, *map(str, names)], detectors, (min_start, max_start), ra, dec, tref, ephemeris, freq, spins[1:],
+                [*sfts, *map(str, names)], detectors, (min_start, max_start), ra, dec, tref, ephemeris, noise, freq,
+                spins[1:],
                 left_out, dtype.value,
             )  # fmt: skip
             for text in left_out:
@@ -501,7 +503,8 @@ def search(
     ] = None,
     sfts: sft_options.Patterns = None, min_start: sft_options.MinStart = None, max_start: sft_options.MaxStart = None,
     ra: sft_options.Ra = None, dec: sft_options.Dec = None,
-    tref: sft_options.Tref = None, ephemeris: sft_options.Ephemeris = "auto", freq: sft_options.Freq = None,
+    tref: sft_options.Tref = None, ephemeris: sft_options.Ephemeris = "auto", noise: sft_options.AssumedNoise = None,
+    freq: sft_options.Freq = None,
     freq_band: sft_options.FreqBand = 0.0, df: sft_options.Df = None, f1dot: sft_options.F1 = 0.0,
     f1dot_band: sft_options.F1Band = 0.0, df1dot: sft_options.Df1 = None, f2dot: sft_options.F2 = 0.0,
     f2dot_band: sft_options.F2Band = 0.0, df2dot: sft_options.Df2 = None, mismatch: sft_options.Mismatch = 0.1,
@@ -767,7 +770,7 @@ def _source_of_sfts(
     patterns = [str(at(name)) for name in divided([*options["sfts"], *names])]
     host, bank = sft_options.opened(
         patterns, options["detectors"], (options["min_start"], options["max_start"]), options["ra"], options["dec"],
-        options["tref"], options["ephemeris"], axes, options["mismatch"],
+        options["tref"], options["ephemeris"], options["noise"], axes, options["mismatch"],
         listed if listed in (None, STDIO) else at(str(listed)), options["inject"] or (), left_out, options["dtype"],
         prior,
     )  # fmt: skip

@@ -79,6 +79,13 @@ Ephemeris = Annotated[
                             panel=SFTS, metavar="NAME",
     ),
 ]  # fmt: skip
+AssumedNoise = Annotated[
+    str | None,
+    _number(
+        "--noise", "Square root of the noise's power density, one value or one for each detector. By default it is "
+                   "measured by a running median.", "1/SQRT(HZ)", SFTS,
+    ),
+]  # fmt: skip
 TemplateFreq = Annotated[float | None, _number("--freq", "Frequency; required with --sfts.", "HZ")]
 TemplateF1 = Annotated[float, _number("--f1dot", "First derivative. The default is 0.", "HZ/S")]
 TemplateF2 = Annotated[float, _number("--f2dot", "Second derivative. The default is 0.", "HZ/S^2")]
@@ -103,7 +110,7 @@ AXES = (
 """Options of the lowest value, range and step of the frequency and its derivatives."""
 GRID_OPTIONS = ("--freq-band", "--df", *AXES[1], *AXES[2], "--mismatch")
 """Options of a grid of templates, besides --freq."""
-DATA_OPTIONS = ("--min-start", "--max-start", "--ra", "--dec", "--tref", "--ephemeris", "--freq")
+DATA_OPTIONS = ("--min-start", "--max-start", "--ra", "--dec", "--tref", "--ephemeris", "--noise", "--freq")
 """Options of SFTs and of their position and frequency."""
 OPTIONS = (*DATA_OPTIONS, *GRID_OPTIONS, "--templates", "--inject")
 """Options of ``skysieve fstat search`` that concern SFTs."""
@@ -137,13 +144,15 @@ EXTRA = 1.05e-4
 """Largest relative Doppler shift from the motion of the Earth, with a margin."""
 LIGHT_TIME = 600.0
 """Seconds by which times at the barycentre may differ from those at the detector, with a margin."""
-BINS = 60
-"""Bins beyond the templates' frequencies on each side, for the running median and the sum over bins."""
+BINS, FEW_BINS = 60, 10
+"""Bins beyond the templates' frequencies on each side, for the running median and the sum over bins, or for the sum
+alone."""
 
 
 def opened(
     patterns: list[str], detectors: str | None, times: tuple[int | None, int | None], ra: float | None,
-    dec: float | None, tref: float | None, ephemeris: str, axes: tuple[tuple[float | None, float, float | None], ...],
+    dec: float | None, tref: float | None, ephemeris: str, noise: str | None,
+    axes: tuple[tuple[float | None, float, float | None], ...],
     mismatch: float, listed: Path | None, signals: Sequence[str], faults: list[str], dtype: Dtype, prior: BSGL | None,
 ) -> tuple[Demodulator, TemplateBank]:  # fmt: skip
     """Read the SFTs that templates need, and make the templates.
@@ -187,6 +196,7 @@ def opened(
     source = _source(ephemeris)
     added = [_signal("--inject", text, tref or 0.0) for text in signals]
     names = detectors.split(",") if detectors else None
+    levels = _levels(noise)
     whole = extent(patterns, names, times)
     if prior is not None:
         prior.odds(names or whole.detectors)
@@ -198,28 +208,46 @@ def opened(
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
         bank = TemplateBank.grid(*grid)
-    band = _band(whole, bank, tref, grid is None)
+    bins = BINS if noise is None else FEW_BINS
+    band = _band(whole, bank, tref, grid is None, bins)
     if grid is not None:
-        _check_band(whole, band, axes)
+        _check_band(whole, band, axes, bins)
     made = read_sfts(patterns, detectors=names, band=band, min_start=times[0], max_start=times[1], faults=faults)
     if added:
         middle = 0.5 * (min(one.t[0] for one in made) + max(one.t[-1] for one in made) + made[0].tsft)
         at = round(middle) if tref is None else tref
         made = inject(made, [replace(one, tref=at) for one in added], source)
-    return Demodulator(made, ra, dec, tref, barycentre=source, dtype=dtype), bank
+    used = [one.detector for one in made]
+    if len(levels) not in (0, 1, len(used)):
+        raise ValueError(f"--noise {noise}: expected one value, or {len(used)}, of {', '.join(used)}")
+    known = None if not levels else dict(zip(used, levels * len(used) if len(levels) == 1 else levels, strict=True))
+    return Demodulator(made, ra, dec, tref, barycentre=source, noise=known, dtype=dtype), bank
+
+
+def _levels(noise: str | None) -> list[float]:
+    """The numbers of ``--noise``; empty if it is not given."""
+    if noise is None:
+        return []
+    try:
+        found = [float(text) for text in noise.split(",")]
+    except ValueError:
+        found = [0.0]
+    if not all(0 < level < float("inf") for level in found):
+        raise ValueError(f"--noise {noise}: expected numbers above 0, with a comma between")
+    return found
 
 
 def of_one_template(
     patterns: list[str], detectors: str | None, times: tuple[int | None, int | None], ra: float | None,
-    dec: float | None, tref: float | None, ephemeris: str, freq: float | None, derivatives: tuple[float, float],
-    faults: list[str], dtype: Dtype,
+    dec: float | None, tref: float | None, ephemeris: str, noise: str | None, freq: float | None,
+    derivatives: tuple[float, float], faults: list[str], dtype: Dtype,
 ) -> Demodulator:  # fmt: skip
     """Read the SFTs that one template needs; the arguments are those of `opened`."""
     if ra is None or dec is None or freq is None:
         raise ValueError(f"--sfts needs --ra, --dec and --freq; found {_found(ra=ra, dec=dec, freq=freq)}")
     axes = tuple((value, 0.0, None) for value in (freq, *derivatives))
     return opened(
-        patterns, detectors, times, ra, dec, tref, ephemeris, axes, 0.1, None, (), faults, dtype, None
+        patterns, detectors, times, ra, dec, tref, ephemeris, noise, axes, 0.1, None, (), faults, dtype, None
     )[0]  # fmt: skip
 
 
@@ -313,8 +341,8 @@ def extent(
     )  # fmt: skip
 
 
-def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) -> tuple[float, float]:
-    """Frequencies that the templates may need during the data: with the Doppler shift, and some bins.
+def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool, bins: int) -> tuple[float, float]:
+    """Frequencies that the templates may need during the data: with the Doppler shift, and `bins` on each side.
 
     With `within`, the band is cut to the frequencies in the files, so that only the templates outside it are lost.  The
     band is at least as wide as the running median of the noise.
@@ -323,7 +351,7 @@ def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) 
 
     first = extent.start - tref if tref is not None else -0.5 * extent.span
     low, high = bank.frequencies(first - LIGHT_TIME, first + extent.span + LIGHT_TIME)
-    margin = EXTRA * max(high, 0.0) + BINS / extent.tsft
+    margin = EXTRA * max(high, 0.0) + bins / extent.tsft
     low, high = max(0.0, low - margin), max(0.0, high + margin)
     if within:
         if max(low, extent.low) >= min(high, extent.high):
@@ -336,7 +364,7 @@ def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool) 
 
 
 def _check_band(
-    extent: Extent, band: tuple[float, float], axes: Sequence[tuple[float | None, float, float | None]]
+    extent: Extent, band: tuple[float, float], axes: Sequence[tuple[float | None, float, float | None]], bins: int
 ) -> None:
     """Raise ValueError, with the options of the grid, if no SFT has the band that the templates need."""
     from skysieve.fstat.sfts.sfts import bins_of, missing_bins
@@ -347,7 +375,7 @@ def _check_band(
         given = " ".join(f"{name} {value:.10g}" for name, value in pairs if value)
         raise ValueError(
             f"{given}: the templates need {band[0]:.9g} to {band[1]:.9g} Hz, which includes the Doppler shift and "
-            f"{BINS} bins on either side; the {text}"
+            f"{bins} bins on either side; the {text}"
         )
 
 

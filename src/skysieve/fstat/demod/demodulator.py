@@ -16,14 +16,14 @@ from skysieve.core.checks import real_dtype
 from skysieve.core.device import Device, resolve
 from skysieve.core.plan import Closing
 from skysieve.fstat.contract import Dtype
-from skysieve.fstat.inputs.atoms import Atoms, finite
+from skysieve.fstat.inputs.atoms import Atoms, finite, positive
 from skysieve.fstat.inputs.bins import bin_atoms
 from skysieve.fstat.inputs.checks import refuse_short
 from skysieve.fstat.inputs.detectors import antenna_patterns, sky_position
 from skysieve.fstat.inputs.grid import Grid, make_schedule
-from skysieve.fstat.inputs.simulate import listed
+from skysieve.fstat.inputs.simulate import listed, of_detector
 from skysieve.fstat.inputs.windows import WindowLike, resolve_window
-from skysieve.fstat.sfts.noise import WINDOW, noise_floor, noise_weights, normalized
+from skysieve.fstat.sfts.noise import WINDOW, assumed_floor, noise_floor, noise_weights, normalized
 from skysieve.fstat.sfts.sfts import SFTs, missing_bins
 from skysieve.fstat.template_search.batch import AtomsBatch
 from skysieve.fstat.template_search.cells import sums_of_cell
@@ -66,8 +66,11 @@ class Demodulator(Closing):
     barycentre : {"auto", "lal", "de405", "builtin"} or dict
         Source of the arrival times, see `barycentre`.  A dict maps a detector to two arrays for the middles of its
         SFTs: barycentric time minus GPS time, and the rate of barycentric time.
+    noise : float or dict of float, optional
+        Square root of the noise's power density (1/sqrt(Hz)), of all detectors or by their names, as ``assumeSqrtSX``
+        in LALPulsar.  By default it is measured by a running median.
     window : int
-        Width in bins of the running median that measures the noise.
+        Width in bins of the running median.
     dtype : {"float32", "float64"}
         Precision of the normalised SFTs, of the sums over bins and of the atoms.  Phases are always float64.
     device : {"cpu", "cuda", "cuda:N", "auto"} or Device
@@ -100,7 +103,8 @@ class Demodulator(Closing):
 
     def __init__(
         self, sfts: SFTs | Sequence[SFTs], ra: float, dec: float, tref: float | None = None, *,
-        barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto", window: int = WINDOW, dtype: Dtype = "float32",
+        barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto",
+        noise: float | Mapping[str, float] | None = None, window: int = WINDOW, dtype: Dtype = "float32",
         device: str | Device = "cpu", threads: int | None = None,
     ) -> None:  # fmt: skip
         many = listed(sfts, SFTs, "sfts")
@@ -125,6 +129,10 @@ class Demodulator(Closing):
         self.device = found[0]
         if not isinstance(barycentre, Mapping) and barycentre not in EPHEMERIDES:
             raise ValueError(f"barycentre={barycentre!r}: expected one of {', '.join(EPHEMERIDES)}, or a dict")
+        self.noise = noise
+        levels = [
+            None if noise is None else positive(of_detector(noise, one.detector, "noise"), "noise") for one in many
+        ]
         self._times: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         patterns = []
         for one in many:
@@ -135,8 +143,11 @@ class Demodulator(Closing):
             else:
                 delay, rate = _given(barycentre, one)
             self._times.append((at - self.middle + delay, rate))
-        floors = [noise_floor(one, window, threads) for one in many]
-        weights, inverse = noise_weights(floors, window)
+        floors = [
+            noise_floor(one, window, threads) if level is None else assumed_floor(one, level)
+            for one, level in zip(many, levels, strict=True)
+        ]
+        weights, inverse = noise_weights(floors, window if noise is None else 1)
         self._level = self.tsft * inverse
         roots = [np.sqrt(weight) for weight in weights]
         self.dtype = real_dtype(dtype)
@@ -290,6 +301,8 @@ class Demodulator(Closing):
         for name in NAMES:
             digests["templates"].update(np.ascontiguousarray(getattr(bank, name)).data)
         found: dict[str, Any] = {"ra": self.ra, "dec": self.dec, "tref": self.tref}
+        if self.noise is not None:
+            found["noise"] = str(self.noise)
         return found | {name: digest.hexdigest()[:16] for name, digest in digests.items()}
 
     def first(self, bank: TemplateBank) -> list[Atoms]:

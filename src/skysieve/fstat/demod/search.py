@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ def search_sfts(
     tref: float | None = None,
     *,
     barycentre: EphemerisName | dict[str, tuple[Any, Any]] = "auto",
+    noise: float | Mapping[str, float] | None = None,
     dtype: Dtype = "float32",
     device: Devices = "auto",
     **options: Any,
@@ -48,6 +49,7 @@ def search_sfts(
     tref : float, optional
         Reference time of the bank, GPS seconds; by default the middle of the data.
     barycentre : {"auto", "lal", "de405", "builtin"} or dict
+    noise : float or dict of float, optional
         As for `Demodulator`.
     dtype : {"float32", "float64"}
         Precision of the demodulation and of the search.
@@ -99,7 +101,7 @@ def search_sfts(
         if plan.options.bsgl is not None:
             plan.options.bsgl.odds([one.detector for one in many])
         with (
-            Demodulator(many, ra, dec, tref, barycentre=barycentre, dtype=dtype, threads=threads) as host,
+            Demodulator(many, ra, dec, tref, barycentre=barycentre, noise=noise, dtype=dtype, threads=threads) as host,
             demodulators(host, plan.devices) as several,
         ):
             facts = host.facts(bank) | dict(run.pop("facts", None) or {})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .sfts import SFTs
 
-__all__ = ["median_bias", "noise_floor", "noise_weights", "normalized"]
+__all__ = ["assumed_floor", "median_bias", "noise_floor", "noise_weights", "normalized"]
 
 WINDOW = 101
 """Width in bins of the running median that measures the noise."""
@@ -72,14 +72,33 @@ def noise_floor(sfts: SFTs, window: int = WINDOW, threads: int | None = None) ->
         )
     floor = np.empty((n, bins))
     for start in range(0, n, ROWS):
-        data = sfts.data[start : start + ROWS]
-        scale = np.abs(data.view(np.float32)).max(axis=1, keepdims=True).astype(np.float64)
-        _refuse(sfts, start, ~np.isfinite(scale), "holds NaN or infinite values")
-        _refuse(sfts, start, scale == 0, "holds zeros")
+        data, scale = sfts.data[start : start + ROWS], _largest(sfts, start)
         median = running_medians(np.abs(data / scale) ** 2, window, threads)
         _refuse(sfts, start, median.min(axis=1) <= 0, f"holds zeros in more than half of {window} bins")
         floor[start : start + ROWS] = median * (2 * scale**2 / (bias * sfts.tsft))
     return floor
+
+
+def assumed_floor(sfts: SFTs, level: float) -> NDArray[np.float64]:
+    """`noise_floor` of noise whose power density has the square root `level`, 1/sqrt(Hz).
+
+    Raises
+    ------
+    ValueError
+        An SFT is zero or has values that are not finite.
+    """
+    for start in range(0, len(sfts), ROWS):
+        _largest(sfts, start)
+    return np.full(sfts.data.shape, level**2)
+
+
+def _largest(sfts: SFTs, start: int) -> NDArray[np.float64]:
+    """The largest part of a number of each of `ROWS` SFTs; ValueError if an SFT is zero or not finite."""
+    data = sfts.data[start : start + ROWS]
+    scale = np.abs(data.view(np.float32)).max(axis=1, keepdims=True).astype(np.float64)
+    _refuse(sfts, start, ~np.isfinite(scale), "holds NaN or infinite values")
+    _refuse(sfts, start, scale == 0, "holds zeros")
+    return np.asarray(scale)
 
 
 def _refuse(sfts: SFTs, start: int, bad: NDArray[np.bool_], what: str) -> None:
