@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from astropy import units as u
+from astropy.table import Table
 from tests.kernels.shim import shim_runtime
 
 from skysieve.fstat.demod.bank import TemplateBank, spacing
@@ -187,6 +189,17 @@ def test_a_template_at_the_very_edge_is_an_error_of_its_own(made, monkeypatch):
     assert "needs bins outside the band" in found.faults[1]
     with pytest.raises(ValueError, match="template 1, H1: the template needs bins outside the band"):
         Demodulator(made, 0.5, 1.0, START, barycentre="builtin").batch([100.05, 100.3])
+
+
+def test_frequencies_have_units_in_tables(made, bank, tmp_path):
+    """Astropy reads them back from FITS and ECSV."""
+    found = search_sfts(made, 0.5, 1.0, bank, windows="none", barycentre="builtin", device="cpu")
+    tables = [found.to_table()]
+    for ending in ("fits", "ecsv"):
+        found.save(tmp_path / f"a.{ending}")
+        tables.append(Table.read(tmp_path / f"a.{ending}", **({"hdu": 1} if ending == "fits" else {})))
+    for table in tables:
+        assert [table[name].unit for name in ("f0", "f1dot", "f2dot")] == [u.Hz, u.Hz / u.s, u.Hz / u.s**2]
 
 
 @pytest.mark.parametrize("n", [2, 100, 2048, 100_000])

@@ -173,7 +173,8 @@ class Engine:
         constants = timing.constants(name, cases)
         if constants is None:
             return {"seconds": None, "processor_seconds": None}
-        each = float(constants[0] * counts[0]) / self._at_once(job, live_rows(job.schedule))
+        calls = -(-job.n_templates // self._at_once(job, live_rows(job.schedule)))
+        each = float(constants[0] * counts[0]) * calls / job.n_templates
         work = float(constants[1:] @ counts[1:])
         workers = self.pool.workers
         one_thread_each = job.n_templates >= 2 * workers

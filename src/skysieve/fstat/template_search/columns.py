@@ -187,8 +187,14 @@ def _matches(column: Column, name: str) -> bool:
     return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
 
 
+PARAMETERS = {"f0": "Hz", "f1dot": "Hz / s", "f2dot": "Hz / s2", "ra": "rad", "dec": "rad", "tref": "s"}
+"""Units of the parameters of templates that are made here or read from names of files."""
+
+
 def unit(name: str) -> str | None:
     """The unit of a column, by its name in a table."""
+    if name in PARAMETERS:
+        return PARAMETERS[name]
     return next((column.unit for column in COLUMNS if _matches(column, name)), None)
 
 
