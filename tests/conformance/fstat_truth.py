@@ -60,13 +60,16 @@ def patchy_atoms():
     )  # fmt: skip
 
 
-def compare(result, truth, dtype, any_condition=False):
+def compare(result, truth, dtype, bins=0):
     """Compare a result with a reference map: every cell, and the statistics that follow from them.
 
-    ``any_condition``: the map may hold only ill-conditioned cells, so the bounds rise with the condition number.
+    ``bins``: number of bins of the data, if the map may hold only ill-conditioned cells: the bounds then rise with the
+    condition number.
     Rounding of the sums changes D by the condition number times 6e-8, also in LALPulsar's order of operations.
     Measured at condition numbers of 5e3 to 1e4: the largest and rms errors are 5.5e-4 and 1.5e-4 in LALPulsar's order,
-    7.7e-4 and 1.6e-4 in ours.
+    7.7e-4 and 1.6e-4 in ours.  A running sum makes two roundings a bin, whose scatter is sqrt(bins / 6) of 6e-8: the
+    bounds of 5 roundings are exceeded in some of many maps with more than 12 bins, and those of sqrt(2 bins), 3.5
+    standard deviations, take their place.
     """
     F, R = np.asarray(result.F, float), truth.F
     assert np.array_equal(np.isnan(F), np.isnan(R))
@@ -74,8 +77,8 @@ def compare(result, truth, dtype, any_condition=False):
     clear = np.isfinite(R) & ~(np.abs(truth.condition / 1e4 - 1) < 0.01)
     assert np.array_equal((F == 2)[clear], (R == 2)[clear])
     error = np.abs(F - R)[clear] / np.maximum(1, np.abs(R[clear]))
-    if any_condition and dtype == "float32":
-        k = np.where(R == 2, 1, np.maximum(1, truth.condition / 1e3))[clear]
+    if bins and dtype == "float32":
+        k = np.where(R == 2, 1, np.maximum(1, truth.condition / 1e3))[clear] * max(1, np.sqrt(2 * bins) / 5)
         assert (error / k).max() <= CELL[dtype]
         assert np.sqrt(np.mean((error / k) ** 2)) <= 5 * RMS[dtype]
         assert result.max_F == pytest.approx(truth.max_F, rel=CELL[dtype] * k.max(), abs=CELL[dtype] * k.max())
