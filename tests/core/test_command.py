@@ -67,6 +67,7 @@ def test_each_list_of_numbers_is_on_one_line():
         (MemoryBudgetError("the map", 2048, 1024), "skysieve: the map needs 2.0 KiB (2048 bytes)"),
         (ModuleNotFoundError("No module named 'h5py'", name="h5py"), "'h5py': pip install 'skysieve[hdf5]'\n"),
         (ModuleNotFoundError("No module named 'other'", name="other"), "skysieve: No module named 'other'\n"),
+        (MemoryError(), "skysieve: not enough memory\n"),
         (EOFError(), "skysieve: a file is damaged or cut short: it ends early\n"),
         (BadZipFile("File is not a zip file"), "skysieve: a file is damaged or cut short: File is not a zip file\n"),
     ],

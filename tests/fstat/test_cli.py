@@ -104,6 +104,10 @@ def test_synth(tmp_path):
     [
         (("synth", "x.npz", "--inject", "3,4"), "--inject 3,4: expected t0,tau,snr"),
         (
+            ("synth", "x.npz", "--inject", "3.5,4,5"),
+            "--inject 3.5,4,5: expected t0,tau,snr or t0,tau,snr,window, with t0 and tau in whole seconds\n",
+        ),
+        (
             ("synth", "x.npz", "--inject", "3,4,5,sine"),
             "--inject 3,4,5,sine: window='sine': expected one of 'rect', 'exp', 'none'\n",
         ),

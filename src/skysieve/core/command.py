@@ -481,6 +481,8 @@ def report_errors(interrupted: str = "interrupted", names: Mapping[str, str] | N
         if isinstance(error, BrokenPipeError) and nobody_reads():
             raise typer.Exit(128 + signal.SIGPIPE) from None
         text = one_line(error)
+        if isinstance(error, MemoryError) and not text:
+            text = "not enough memory"
         if not isinstance(error, OSError):  # such a message names a file
             text = with_option(text, names)
         if isinstance(error, MemoryBudgetError) and "--memory" in _options():

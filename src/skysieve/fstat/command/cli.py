@@ -174,6 +174,7 @@ LogTau = Annotated[
         panel=GRID,
         metavar="N",
         min=1,
+        max=1_000_000,
     ),
 ]
 Lenient = Annotated[
@@ -996,10 +997,12 @@ def _injection(text: str) -> Injection:
     parts = text.split(",")
     try:
         if len(parts) not in (3, 4):
-            raise ValueError(f"{len(parts)} values")
+            raise ValueError
         t0, tau, snr = int(parts[0]), int(parts[1]), float(parts[2])
-    except ValueError as error:
-        raise ValueError(f"--inject {text}: expected t0,tau,snr or t0,tau,snr,window ({error})") from error
+    except ValueError:
+        raise ValueError(
+            f"--inject {text}: expected t0,tau,snr or t0,tau,snr,window, with t0 and tau in whole seconds"
+        ) from None
     try:
         window = one_of("window", parts[3] if len(parts) == 4 else "rect", NAMED)
         return Injection(t0, tau, snr, cast("WindowName", window))

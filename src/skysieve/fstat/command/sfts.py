@@ -177,7 +177,7 @@ def opened(
     ValueError, OSError
         An option is missing or wrong, or the files cannot be used.
     """
-    from skysieve.fstat.demod.bank import TemplateBank, spacing
+    from skysieve.fstat.demod.bank import NAMES, TemplateBank, spacing
     from skysieve.fstat.demod.demodulator import Demodulator
     from skysieve.fstat.demod.simulate import inject
     from skysieve.fstat.inputs.detectors import sky_position
@@ -207,7 +207,12 @@ def opened(
         steps = spacing(span, mismatch, max(1, sum(width > 0 for _, width, _ in axes)))
         grid = [(start or 0.0, (start or 0.0) + width, step or usual) for (start, width, step), usual in zip(
             axes, steps, strict=True)]  # fmt: skip
-        bank = TemplateBank.grid(*grid)
+        try:
+            bank = TemplateBank.grid(*grid)
+        except ValueError as error:  # "f1dot=(0.0, 1.0, 1e-18): ..."
+            name, text = str(error).split("=")[0], str(error).split("): ", 1)[-1]
+            at = NAMES.index(name)
+            raise ValueError(f"{AXES[at][1]} {axes[at][1]:g}, {AXES[at][2]} {grid[at][2]:.3g}: {text}") from None
     bins = BINS if noise is None else FEW_BINS
     band = _band(whole, bank, tref, grid is None, bins)
     if grid is not None:
@@ -258,8 +263,11 @@ def _found(**values: Any) -> str:
 
 def seconds_of(days: float) -> int:
     """The option --days in seconds."""
-    if not 0 < days < float("inf"):
-        raise ValueError(f"--days {days:g}: expected a number above 0")
+    from skysieve.fstat.sfts.files import LAST_START
+
+    most = LAST_START / 86400
+    if not 0 < days <= most:
+        raise ValueError(f"--days {days:g}: expected a number above 0, at most {most:.9g}")
     return round(days * 86400)
 
 
@@ -347,10 +355,19 @@ def _band(extent: Extent, bank: TemplateBank, tref: float | None, within: bool, 
     With `within`, the band is cut to the frequencies in the files, so that only the templates outside it are lost.  The
     band is at least as wide as the running median of the noise.
     """
+    import numpy as np
+
     from skysieve.fstat.sfts.noise import WINDOW
 
     first = extent.start - tref if tref is not None else -0.5 * extent.span
-    low, high = bank.frequencies(first - LIGHT_TIME, first + extent.span + LIGHT_TIME)
+    most = 2**31 / extent.tsft
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = bank.frequencies(first - LIGHT_TIME, first + extent.span + LIGHT_TIME)
+    if not (within or high < most):
+        raise ValueError(
+            f"--freq, --f1dot, --f2dot and --tref: templates reach {high:.9g} Hz during the data, expected frequencies "
+            f"below {most:.9g} Hz"
+        )
     margin = EXTRA * max(high, 0.0) + bins / extent.tsft
     low, high = max(0.0, low - margin), max(0.0, high + margin)
     if within:
@@ -412,6 +429,8 @@ def simulate(
     """
     with report_errors(names={"detector": "--detectors"}):
         messages = Messages(quiet)
+        import numpy as np
+
         from skysieve.fstat.demod.simulate import simulate_sfts
         from skysieve.fstat.sfts.files import LAST_START, file_name, write_sfts
 
@@ -423,14 +442,19 @@ def simulate(
         if freq < 0:
             raise ValueError(f"--freq {freq:g}: expected at least 0")
         if (freq + freq_band) * tsft >= 2**31:
-            raise ValueError(f"--freq {freq:g}: expected frequencies below {2**31 / tsft:.9g} Hz")
+            raise ValueError(
+                f"--freq {freq:g}: expected frequencies below {2**31 / tsft:.9g} Hz for an SFT length of {tsft} s"
+            )
         if not 0 <= start <= LAST_START - span:
             raise ValueError(f"--start {start}: expected 0 to {LAST_START} less the length of the data")
-        made = simulate_sfts(
-            (freq, freq + freq_band), start, span, detectors=detectors.split(","), tsft=tsft,
-            noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
-            ephemeris=_source(ephemeris),
-        )  # fmt: skip
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = simulate_sfts(
+                (freq, freq + freq_band), start, span, detectors=detectors.split(","), tsft=tsft,
+                noise=noise, signals=[_signal("--signal", text, start) for text in signal or ()], seed=seed,
+                ephemeris=_source(ephemeris),
+            )  # fmt: skip
+        if not all(np.isfinite(one.data).all() for one in made):
+            raise ValueError(f"--noise {noise:g} and --signal: the values do not fit into float32")
         for one in made:
             check_output(folder / file_name(one, range(len(one)), "skysieve") if folder.is_dir() else None, overwrite)
         folder.mkdir(exist_ok=True)
