@@ -127,6 +127,13 @@ def test_inject_and_plot(path, tmp_path):
         (["search", "--dm-max", "10", "--memory", "1kB"], "budget"),
         (["search", "--dm-min", "9e5", "--dm-max", "1e6"], "the data have only 6000"),
         (["search", "--plan", "none.json"], "none.json"),
+        (["search", "--dm-max", "1e308"], "--dm-max 1e+308: expected at most 1e+09"),
+        (["search", "--dm-max", "9", "--width", "1e308"], "--width 1e+308: expected at most 1e+09"),
+        (["search", "--dm-max", "9", "--dip", "1e308"], "--dip 1e+308: expected at most 1e+09"),
+        (["search", "--dm-max", "9", "x" * 300], "xxx: File name too long"),
+        (["inject", "--dm", "9", "--snr", "1e308", "-o", "a.fil"], "--snr 1e+308: expected at most 1e+09"),
+        (["plot", "--dm", "1e308", "--time", "1", "--width", "1", "-o", "a.png"], "--dm 1e+308: expected at most"),
+        (["dedisperse", "--dm-max", "9", "-o", ""], "--output .: expected the start of file names"),
         (["info", "--ifs", "top"], "--ifs top"),
         (["search", "--dm-max", "10", "-q", "-v"], "--quiet and --verbose"),
     ],
@@ -137,6 +144,38 @@ def test_mistakes_are_one_line(path, words, message, tmp_path, monkeypatch):
     assert message in said
     assert len(said.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["completeness", "--dm-max", "9", "--tsamp", "1e-308"], "--tsamp 1e-308: expected fewer than 2^53 samples"),
+        (["completeness", "--dm-max", "9", "--noise-hours", "1e308"], "Invalid value for '--noise-hours'"),
+        (["fake", "--dm", "1e308", "-o", "a.fil"], "--dm 1e+308: expected at most 1e+09"),
+    ],
+)
+def test_mistakes_of_commands_without_files(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in run(*words, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--device", "x"], ["--memory", "200%"], ["--dip", "-1"], ["--max-width", "inf"], ["--gulp", "1e308"],
+        ["--step", "2147483648"],
+    ],
+)  # fmt: skip
+def test_a_refused_stream_makes_no_folder(path, words, tmp_path):
+    given = ("--from", path, "--dm-max", 9, "--no-plots", "-o", tmp_path / "out", *words)
+    assert words[0] in run("stream", *given, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_that_is_no_text_is_one_line(path):
+    done = CliRunner().invoke(app, ["dedisp", "search", str(path), "--plan", "-", "-q"], input=b"\xff\x97")
+    assert done.stderr == "skysieve: --plan -: is not a de-dispersion plan (it is not JSON)\n"
 
 
 def test_files_of_other_kinds_are_refused(tmp_path):

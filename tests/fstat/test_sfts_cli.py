@@ -80,8 +80,14 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
         ),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--f1dot-band", "-1"], "--f1dot-band -1.0: expected at least 0"),
         (["--sfts", "FOLDER", *PLACE, "--freq", "nan"], "--freq nan: expected a finite number"),
-        (["--sfts", "FOLDER", *PLACE, "--freq", "1e308"], "reach 1e+308 Hz during the data, expected frequencies below"),
-        (["--sfts", "FOLDER", *PLACE, *BANK, "--f2dot", "1e308"], "--freq, --f1dot, --f2dot and --tref: templates reach"),
+        (
+            ["--sfts", "FOLDER", *PLACE, "--freq", "1e308"],
+            "reach 1e+308 Hz during the data, expected frequencies below",
+        ),
+        (
+            ["--sfts", "FOLDER", *PLACE, *BANK, "--f2dot", "1e308"],
+            "--freq, --f1dot, --f2dot and --tref: templates reach",
+        ),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--f1dot", "1", "--tref", "1e308"], "--tref: templates reach"),
         (["--sfts", "FOLDER", "--ra", "inf", "--dec", "0", *BANK], "--ra inf: expected a finite number"),
         (["--sfts", "FOLDER", *PLACE, *BANK, "--ephemeris", "jpl"], "--ephemeris jpl: expected one of auto, lal"),
@@ -110,7 +116,7 @@ def test_wrong_options_are_one_line(folder, changes, message):
     [
         (["--topk", "0"], "--topk 0: expected a whole number, at least 1"),
         (["--threads", "0"], "--threads"),
-        (["--threads", "999999"], "--threads 999999: expected a whole number from 1 to 4096"),
+        (["--threads", "999999"], "Invalid value for '--threads'"),
         (["--log-tau", "99999999999"], "Invalid value for '--log-tau'"),
         (["--memory", "much"], "--memory 'much': expected a share"),
         (["--statistic", "power"], "--statistic 'power': expected one of"),

@@ -158,6 +158,8 @@ def test_a_picture(tmp_path, sky):
         (["--fwhm", "10deg", "--plot", "p.fits"], "expected a name that ends in"),
         (["--fwhm", "10deg", "--plot", "no-such-folder/p.png"], "there is no folder"),
         (["--fwhm", "10deg", "--threads", "0"], "--threads"),
+        (["--fwhm", "0.1deg", "--fields", "I"], "--fwhm Gaussian(sigma=0.000741173): is narrower than the pixels"),
+        (["--fwhm", "10deg", "--iter", "2147483648"], "--iter 2147483648: expected a whole number from 0 to 1000"),
         (["--tophat", "20deg"], "has an edge"),
         (["--fwhm", "10deg", "--pixwin"], "Q and U have another one"),
         (["--tophat", "20deg", "--fields", "I", "--pixwin"], "not band-limited"),
@@ -170,6 +172,12 @@ def test_mistakes_exit_with_2_and_write_nothing(tmp_path, sky, args, message):
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "out.fits").exists()
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path, sky):
+    result = run(tmp_path / "in.fits", "-o", tmp_path / f"{'x' * 300}.fits", "--fwhm", "1deg")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("xxx.fits: File name too long\n")
 
 
 def test_files_that_do_not_fit(tmp_path, sky):
@@ -198,6 +206,9 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "ORDERING is 'NUNIQ' (a map of several resolutions: flatten it first)" in write("moc.fits", ORDERING="NUNIQ")
     assert "ORDERING is ''" in write("no.fits", ORDERING="")
     assert "o.fits: I, nside 16" in write("text.fits", NSIDE="16")
+    assert "x: Is a directory" in run(tmp_path, tmp_path / "o2.fits", "--fwhm", "15deg").output.replace(
+        str(tmp_path), "x"
+    )
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is not a FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 

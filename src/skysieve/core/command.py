@@ -88,6 +88,7 @@ ThreadsOption = Annotated[
         panel=COMPUTATION,
         metavar="N",
         min=1,
+        max=4096,
     ),
 ]
 MemoryOption = Annotated[

@@ -65,6 +65,7 @@ from .options import (
     SeriesOption,
     grouped,
     output_file,
+    refuse_huge,
     speed,
 )
 
@@ -222,9 +223,9 @@ def dedisperse(
 
     with report_errors(names=DM_NAMES), ExitStack() as stack:
         messages = reports.messages()
-        if output == STDIO:
+        if output == STDIO or not output.name:
             raise ValueError(
-                "--output -: expected the start of file names, such as out/night: a file is written for each DM"
+                f"--output {output}: expected the start of file names, such as out/night: a file is written for each DM"
             )
         dms.check(plan_file)
         cleaning.check()
@@ -339,6 +340,7 @@ def search(
         needs("-o", output, "--format")
         dms.check(plan_file)
         searching.check()
+        grouping.check()
         cleaning.check()
     if cluster is not None:
         divide(cluster, given)
@@ -353,7 +355,8 @@ def search(
 
     from .several import FileSearch, Outputs, filterbanks, search_each, stands_for_files
 
-    several = each or any(map(stands_for_files, files))
+    with report_errors():  # a name may be too long for the file system
+        several = each or any(map(stands_for_files, files))
     interrupted = "interrupted"
     if resume:
         interrupted += "; the same command continues after the files that are done"
@@ -580,6 +583,10 @@ def fake(
     with report_errors():
         if rate is not None and period is not None:
             raise ValueError("--rate cannot be combined with --period: pulses come either at random or evenly")
+        refuse_huge({
+            "--dm": dm, "--period": period, "--rate": rate, "--width": width, "--snr": snr, "--scatter": scatter,
+            "--duration": duration, "--fch1": fch1, "--foff": foff, "--tsamp": tsamp,
+        })  # fmt: skip
         check_output(output, overwrite)
         messages = Messages(quiet)
         with output_file(output, ".fil") as file, messages.notes():
@@ -654,6 +661,7 @@ def inject(
         check_outputs({"--output": output}, files)
         check_output(output, overwrite)
         needs("files", files, "--ifs", "--bit-order")
+        refuse_huge({"--dm": dm, "--time": time, "--snr": snr, "--width": width, "--scatter": scatter})
         noise = receiver.noise(files)
         messages = Messages(quiet)
         if injected.grid is None:
@@ -723,7 +731,7 @@ def completeness(
             "--noise-hours",
             help="Measure the rate of false candidates in at least this many hours of data: noise without pulses is "
             "added after the last pulse; with '--pulses 0' there are no pulses. The default is 0.",
-            panel=PULSE, metavar="H", min=0.0,
+            panel=PULSE, metavar="H", min=0.0, max=1e6,
         ),
     ] = 0.0,
     searching: Searching,
@@ -766,6 +774,7 @@ def completeness(
         needs("files", files, "--ifs", "--bit-order")
         dms.check()
         searching.check()
+        grouping.check()
         cleaning.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
         replaces = overwrite or continues(output, resume)
@@ -909,6 +918,7 @@ def plot(
             raise ValueError(f"{missing[0]}: there is no such file or folder")
         if output is None or dm is None or time is None or width is None:
             raise ValueError("--dm, --time and --width of the pulse are needed, and --output for its picture")
+        refuse_huge({"--dm": dm, "--time": time, "--width": width, "--snr": snr})
         cleaning.check()
         check_outputs({"--output": output, "--hdf5": hdf5}, files)
         check_output(hdf5, overwrite)

@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, StrEnum
@@ -32,6 +32,7 @@ from skysieve.core.command import (
     VerboseOption,
     needs,
     option,
+    read_stdin,
     write_stdout,
 )
 from skysieve.dedispersion.contract import DETECTORS, DIP, EXCESS, SUMMATIONS, THRESHOLD
@@ -80,6 +81,8 @@ else:
 
 DMS, PULSE = "DMs", "Pulse"
 """Panels of the help screens."""
+HUGE = 1e9
+"""Largest number of an option; with numbers near the largest float the arithmetic overflows."""
 DM_NAMES = {"step": "--dm-step"}
 """Options of arguments that have another name."""
 
@@ -434,6 +437,10 @@ class DmOptions:
         if self.num_dms is not None and self.num_dms > MOST_DMS:
             raise ValueError(f"--num-dms {self.num_dms}: expected at most {MOST_DMS} DMs")
         ruled = self.stages is None and self.num_dms is None and self.dm_step is None
+        refuse_huge({
+            "--dm-max": self.dm_max, "--dm-min": self.dm_min, "--dm-step": self.dm_step, "--width": self.width,
+            "--tol": self.tol, "--dm-constant": self.dm_constant,
+        })  # fmt: skip
         needs("--rule loss", ruled and self.rule in (None, "loss"), "--max-loss")
         needs("--rule tolerance", self.rule == "tolerance", "--tol")
         needs("a rule, not --stages, --dm-step or --num-dms", ruled, "--width")
@@ -478,7 +485,7 @@ class DmOptions:
 
         self.check(saved)
         if saved is not None:
-            return DMPlan.from_json(sys.stdin.read(), "--plan -") if saved == STDIO else DMPlan.load(saved)
+            return DMPlan.from_json(read_stdin(), "--plan -") if saved == STDIO else DMPlan.load(saved)
         k = DM_CONSTANT if self.dm_constant is None else self.dm_constant
         if self.stages is not None:
             return make(fb, stages=self.stage_rows(), nsub=self.nsub, dm_constant=k)
@@ -522,6 +529,10 @@ class Grouping:
     excess: ExcessOption = EXCESS
     dip: DipOption = DIP
 
+    def check(self) -> None:
+        """Refuse numbers that are too large."""
+        refuse_huge({"--excess": self.excess, "--dip": self.dip})
+
 
 @dataclass
 class Searching:
@@ -555,6 +566,7 @@ class Searching:
         """Refuse options that the detector does not have."""
         if self.block is not None and self.buffer is not None:
             raise ValueError("--block and --buffer: expected one of them")
+        refuse_huge({"--threshold": self.threshold, "--block": self.block, "--max-width": self.max_width})
         boxcar = self.detector == "boxcar"
         needs("--detector boxcar", boxcar, "--max-width")
         needs("--detector boxcar", boxcar or not self.veto, "--veto")
@@ -656,7 +668,13 @@ class Receiver:
             raise ValueError(
                 "--nchan, --fch1, --foff, --tsamp, --nbits and --duration describe noise; expected no files with them"
             )
-        return Noise(**vars(self))
+        refuse_huge({
+            "--fch1": self.fch1, "--foff": self.foff, "--tsamp": self.tsamp, "--duration": self.duration,
+        })  # fmt: skip
+        made = Noise(**vars(self))
+        if self.duration / self.tsamp >= 2**53:
+            raise ValueError(f"--duration {self.duration:g}, --tsamp {self.tsamp:g}: expected fewer than 2^53 samples")
+        return made
 
 
 PlanFile = Annotated[
@@ -710,6 +728,13 @@ def output_file(path: Path, suffix: str) -> Iterator[Path]:
         file = Path(folder) / f"output{suffix}"
         yield file
         write_stdout(file.read_bytes())
+
+
+def refuse_huge(values: Mapping[str, float | None]) -> None:
+    """Refuse finite values of options that exceed `HUGE`; infinite ones have messages of their own, or are allowed."""
+    for name, value in values.items():
+        if value is not None and HUGE < abs(value) < math.inf:
+            raise ValueError(f"{name} {value:g}: expected at most {HUGE:g}")
 
 
 def speed(rate: float, realtime: float, method: str, device: str, seconds: float) -> str:

@@ -53,7 +53,6 @@ NO_WORKER = -1
 """Used in place of the number of a worker for a chunk with nothing to search."""
 ON_GPU = "templates on the GPU", "atoms on the GPU"
 """Names of the work other than maps (see `SearchPlan.work_of`) for atoms in the memory of a GPU."""
-MOST_THREADS = 4096
 AHEAD = 1
 """Number of chunks that wait for a device while it works on another chunk."""
 EXPONENTIAL = "from skysieve.fstat.command.warm_up import exponential_search; exponential_search('cpu')"
@@ -129,7 +128,7 @@ def search(
     memory : str or float, optional
         Working memory of each device, as for `transient_map`.
     threads : int, optional
-        CPU threads, at most 4,096; each works on a chunk of its own.  The default is one for each core.
+        CPU threads; each works on a chunk of its own.  The default is one for each core.
     total : int, optional
         Number of templates, for the progress bar.
     facts : dict, optional
@@ -479,7 +478,7 @@ def devices_of(device: Any, threads: int | None) -> list[Device]:
     if not isinstance(several, list | tuple) or not several:
         raise TypeError(f"device={device!r}: expected a name or a list of names")
     if threads is not None:
-        whole("threads", threads, 1, MOST_THREADS)
+        whole("threads", threads, 1)
     found = [d for one in several for d in resolve(one)]
     cpus = sum(d.kind == "cpu" for d in found)
     each = max(1, usable_cores() // max(1, cpus)) if threads is None else threads

@@ -254,10 +254,13 @@ def smooth(
     """
     given = {name: value for name, value in locals().items() if name != "kernels"} | kernels
     code = 0
-    folder = output is not None and output != STDIO and (output.is_dir() or typed_as_folder(output))
+    with report_errors():  # a name may be too long for the file system
+        folder = output is not None and output != STDIO and (output.is_dir() or typed_as_folder(output))
     divided = cluster is not None or (output is not None and (len(files) > 1 or (folder and not dry_run)))
     interrupted = "interrupted; nothing was written" if not divided else "interrupted; --resume continues"
-    with report_errors(interrupted, NAMES):
+    shape = next((f"--{name}" for name, text in kernels_of(kernels).items() if text is not None), None)
+    names = NAMES if shape is None else NAMES | {"kernel": shape}
+    with report_errors(interrupted, names):
         messages = Messages(quiet, verbose, progress)
         if output is None and len(files) != 2 and not divided and not (dry_run and len(files) == 1):
             raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
@@ -279,7 +282,7 @@ def smooth(
                 raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
             for file in files if output.is_dir() and not resume else ():
                 check_output(output / file.name, overwrite)
-            code = launch("smooth", cluster or "serial", given, messages, NAMES)
+            code = launch("smooth", cluster or "serial", given, messages, names)
         else:
             if resume:
                 raise ValueError("--resume needs --cluster or several files of maps: its parts are whole files")

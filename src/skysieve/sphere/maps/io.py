@@ -197,9 +197,9 @@ def _opened(source: Path | bytes, name: str, **options: Any) -> Any:
         if isinstance(source, bytes):
             return fits.open(io.BytesIO(gzip.decompress(source) if source[:2] == b"\x1f\x8b" else source), **options)
         return fits.open(source, **options)
-    except FileNotFoundError:
-        raise
     except (OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the file cannot be opened
+            raise
         raise ValueError(f"{name}: is not a FITS file ({error})") from None
 
 

@@ -62,6 +62,8 @@ DEVICE_COPIES = 12
 """Free memory of a GPU that is needed to smooth maps in host memory, as a multiple of the size of the maps."""
 MOST_IN_CENTRE = 0.3
 """Fraction of a kernel in its central pixel above which a smoothed constant may be wrong by more than 0.01."""
+MOST_ITERATIONS = 1000
+"""Largest `iter`; after a few iterations nothing changes."""
 MOST_KNOWN = 64
 """Number of kernels in the cache of `_in_centre`."""
 LEAST_MEAN = 1e-3
@@ -406,9 +408,9 @@ def _by_healpy(
         one_of("quadrature", quadrature, QUADRATURES)
     if use_pixel_weights and use_weights:
         raise ValueError("use_pixel_weights=True cannot be combined with use_weights=True: expected one of them")
-    for name, value in (("iter", iter), ("lmax", lmax), ("mmax", mmax)):
+    for name, value, most in (("iter", iter, MOST_ITERATIONS), ("lmax", lmax, None), ("mmax", mmax, None)):
         if value is not None:
-            whole(name, value, 0)
+            whole(name, value, 0, most)
     named = (("iter", iter), ("lmax", lmax), ("mmax", mmax), ("use_weights", use_weights))
     given = [n for n, v in (*named, ("use_pixel_weights", use_pixel_weights or None)) if v is not None]
     wanted = bool(given) or quadrature == "healpy" or method == "harmonic"

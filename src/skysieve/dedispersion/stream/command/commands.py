@@ -76,6 +76,8 @@ else:  # typer takes choices from enumerations
     PfbWindowChoice = StrEnum("PfbWindowChoice", {name: name for name in WINDOWS})
     SidebandChoice = StrEnum("SidebandChoice", {name: name for name in SIDEBANDS})
 
+MOST_SECONDS = 1e6
+"""Longest ring and gulp in seconds."""
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 LIVE_SNR = 8.0, 10.0, 15.0, 30.0
@@ -524,6 +526,9 @@ def stream(
         needs("--plots, --raw or --trigger", plots or raw or trigger, "--min-snr")
         needs("--trigger voevent:URL", any(one.startswith("voevent:") for one in trigger or ()), "--ivorn", "--test")
         check_numbers(seconds, coincident, grace, block)
+        for name, value in (("--ring", ring), ("--gulp", gulp)):
+            if MOST_SECONDS < value < math.inf:
+                raise ValueError(f"{name} {value:g}: expected at most {MOST_SECONDS:g} seconds")
         if (plan is None) == (dm_max is None):
             raise ValueError("expected one of --plan and --dm-max")
         addresses = [parse_address(text, "--listen") for text in listen or ()]
@@ -571,6 +576,9 @@ def stream(
         triggers = [make_trigger(text, ivorn=ivorn, role="test" if test else "observation") for text in trigger or ()]
         if plots:
             importlib.import_module("matplotlib")
+        compiling = "loading kernels; in a new environment they are compiled first, which takes up to half a minute"
+        with if_longer(2.0, partial(screen.say, compiling)):
+            warm(options, given.dtype.name if isinstance(given, Filterbank) else "uint8")
         sink = Sink(output, pictures=plots, raw=raw, min_snr=min_snr, triggers=triggers, say=screen.say)
         stack.callback(sink.close, 5.0, 0.0)
         previous = PreviousRun.read(sink.folder, sink.table.segments)
@@ -583,9 +591,6 @@ def stream(
         if page_address is not None:
             page = stack.enter_context(PageProcess(output, *page_address, screen.say))
             screen.say(f"the live page is on http://{format_address(page_address[0], page.port)}/")
-        compiling = "loading kernels; in a new environment they are compiled first, which takes up to half a minute"
-        with if_longer(2.0, partial(screen.say, compiling)):
-            warm(options, given.dtype.name if isinstance(given, Filterbank) else "uint8")
         receivers = [
             stack.enter_context(
                 UdpReceiver(
