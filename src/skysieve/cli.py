@@ -223,12 +223,15 @@ def demo(
     - skysieve demo
     - skysieve demo -o plots --device cuda --overwrite
     """
+    from skysieve.core.device import resolve
+
     console = terminal()
     short: list[str] = []
     with report_errors(f"interrupted; the plots made so far are in {output}"):
         check_output(output, folder=True)
         if not overwrite and (before := sorted(output.glob("*.png"))):
             raise FileExistsError(f"{before[0]}: exists; use --overwrite to replace it, or another folder")
+        resolve(device)
         output.mkdir(exist_ok=True)
         for place in DEMOS.values():
             short += _load(place)(output, console, device)

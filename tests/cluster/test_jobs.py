@@ -253,6 +253,9 @@ def test_exit_codes_and_lines_of_the_command(tmp_path, capsys):
     assert launch(TOY, "serial", none, Messages()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "skysieve: nothing was written"
     assert not (tmp_path / "b.parquet").exists()
+    with pytest.raises(ValueError, match="memory='much': expected a share"):
+        launch(TOY, "serial", options | {"n": 2, "memory": "much", "output": tmp_path / "d.parquet"}, Messages())
+    assert not list(tmp_path.glob("d.*"))
     with pytest.raises(ValueError, match="--cluster needs -o"):
         launch(TOY, "serial", options | {"output": None}, Messages())
     with pytest.raises(OutputError, match="No space left"):

@@ -205,10 +205,13 @@ def test_options_without_effect_are_refused(words, message):
     [
         (["info", "--device", "cpu"], "skysieve: --device needs --measure\n"),
         (["warm-up", "--only", "stars"], "skysieve: --only 'stars': expected some of periodogram"),
+        (["demo", "--device", "gpu"], "skysieve: --device 'gpu': expected 'auto', 'cpu'"),
     ],
 )
-def test_mistakes_of_commands_without_a_domain(words, message):
+def test_mistakes_of_commands_without_a_domain(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, words)
+    assert not list(tmp_path.iterdir())
     assert (done.exit_code, done.stderr[: len(message)]) == (USER_ERROR, message)
 
 

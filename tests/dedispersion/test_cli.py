@@ -133,6 +133,7 @@ def test_inject_and_plot(path, tmp_path):
         (["search", "--dm-max", "9", "x" * 300], "xxx: File name too long"),
         (["inject", "--dm", "9", "--snr", "1e308", "-o", "a.fil"], "--snr 1e+308: expected at most 1e+09"),
         (["plot", "--dm", "1e308", "--time", "1", "--width", "1", "-o", "a.png"], "--dm 1e+308: expected at most"),
+        (["dedisperse", "--dm-max", "1e6", "-o", "a"], "but the data have only 6000; expected lower DMs"),
         (["dedisperse", "--dm-max", "9", "-o", ""], "--output .: expected the start of file names"),
         (["info", "--ifs", "top"], "--ifs top"),
         (["search", "--dm-max", "10", "-q", "-v"], "--quiet and --verbose"),

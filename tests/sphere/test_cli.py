@@ -209,6 +209,8 @@ def test_files_that_contradict_themselves(tmp_path):
     assert "x: Is a directory" in run(tmp_path, tmp_path / "o2.fits", "--fwhm", "15deg").output.replace(
         str(tmp_path), "x"
     )
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04" + bytes(99))
+    assert "x.npz: is not a FITS file" in run(tmp_path / "x.npz", tmp_path / "o2.fits", "--fwhm", "15deg").output
     (tmp_path / "x.fits").write_text("hello")
     assert "x.fits: is not a FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
 

@@ -166,6 +166,10 @@ def test_windows_from_fits(tmp_path):
     assert not w.polarised(49)[1][:2].any()
     with pytest.raises(ValueError, match="column='X'"):
         Window.from_fits(tmp_path / "b.fits", "X")
+    words = fits.BinTableHDU.from_columns([fits.Column("ID", "2A", array=["s0", "s1"])])
+    words.writeto(tmp_path / "words.fits")
+    with pytest.raises(ValueError, match=r"words\.fits: has columns ID that hold no numbers, expected a window"):
+        Window.from_fits(tmp_path / "words.fits")
 
 
 BL = np.exp(-np.arange(40) / 9.0)

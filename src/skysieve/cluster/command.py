@@ -10,6 +10,7 @@ import typer
 
 from skysieve.core.command import FAILED_SOME, STDIO, USER_ERROR, Messages, counted, with_option
 from skysieve.core.errors import DeviceLost
+from skysieve.core.memory import parse_budget
 
 from .description import OutputError, folder_of, job
 from .folder import Outcome, check_place
@@ -53,6 +54,7 @@ def launch(
     if output is None or output == STDIO:
         raise ValueError("--cluster needs -o: the results of each partition are stored beside the output")
     check_place(Path(output), options["resume"], options["overwrite"])
+    parse_budget(options["memory"], 1)
     if name == "local" and options.get("device") in ("auto", "cpu", None):
         start_ahead(command)  # it imports while this process divides the input
     made = job(command, output, **{key: value for key, value in options.items() if key != "output"})

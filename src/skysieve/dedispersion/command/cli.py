@@ -234,6 +234,11 @@ def dedisperse(
             messages.detail(made.summary())
             if len(set(made.dms.tolist())) < made.ndm:
                 raise ValueError("the plan has the same DM in two stages, and their files would have the same name")
+            if (delay := made.maxshift()) >= fb.nsamp:  # known before series of lower DMs are written
+                raise ValueError(
+                    f"dms: the delay of DM {made.dms.max():g} across the band is {delay} samples, but the data have "
+                    f"only {fb.nsamp}; expected lower DMs or longer data"
+                )
             digits, base = name_digits(made.dms + (fb.observation.dm or 0.0)), fb.observation.dm or 0.0
             check_output(series_path(output, base + float(made.dms[0]), digits, form), overwrite=True)
             folder = parts_folder(output)  # for the lock: two processes would mix their .dat and .inf

@@ -197,6 +197,8 @@ class Window(Harmonic):
                 _check_degrees(np.asarray(found[degrees[0]]).ravel(), os.fspath(path))
             e = next((found[n] for n in ("E", "GRAD", "GRADIENT", "POL_BEAM") if n in found), None)
             b = next((found[n] for n in ("B", "CURL") if n in found), None)
+            if any(v is not None and np.asarray(v).dtype.kind not in "iuf" for v in (main, e, b)):
+                raise ValueError(f"{path}: has columns {', '.join(names)} that hold no numbers, expected a window")
             return cls(*(None if v is None else np.asarray(v, np.float64).ravel() for v in (main, e, b)))
 
     def __repr__(self) -> str:

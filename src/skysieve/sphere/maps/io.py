@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -197,7 +198,7 @@ def _opened(source: Path | bytes, name: str, **options: Any) -> Any:
         if isinstance(source, bytes):
             return fits.open(io.BytesIO(gzip.decompress(source) if source[:2] == b"\x1f\x8b" else source), **options)
         return fits.open(source, **options)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the file cannot be opened
             raise
         raise ValueError(f"{name}: is not a FITS file ({error})") from None

@@ -219,14 +219,16 @@ def emulate(
             if beam or first:
                 raise ValueError("--beam, --first: expected 0, because a ring has one beam that begins at sample 0")
             key = key_of(to.removeprefix("dada:"), "--to")
-            source = opened_source(file, voltages, spectra, seed)
+            with messages.notes():
+                source = opened_source(file, voltages, spectra, seed)
             messages.detail(f"{source.nsamp} samples to PSRDADA ring {key:x}")
             done = emulate_ring(source, key, rate=parse_rate(rate), repeat=repeat, seconds=seconds)
             speed = 8e-6 * done.bytes / max(done.seconds, 1e-9)
             messages.say(f"sent {done.sent} blocks in {done.seconds:.2f} s: {speed:.1f} Mbit/s")
             return
         host, port = parse_address(to, "--to")
-        source = opened_source(file, voltages, spectra, seed)
+        with messages.notes():
+            source = opened_source(file, voltages, spectra, seed)
         messages.detail(f"{source.nsamp} samples to {format_address(host, port)}")
         done = sender.emulate(
             source, host, port, rate=parse_rate(rate), loss=loss, reorder=reorder, duplicate=duplicate, reach=reach,
@@ -549,7 +551,8 @@ def stream(
         if inject_every is not None:
             highest = float(loaded.dms.max()) if loaded is not None else dm_max or 0.0
             inject = {"every": inject_every, "grid": live_grid(inject_every, inject_grid, highest), "seed": inject_seed}
-        given = None if file is None else open_source(file)
+        with screen.notes():
+            given = None if file is None else open_source(file)
         if isinstance(given, Filterbank):
             needs("voltages, not a filterbank", False, "--channels", "--taps", "--pfb-window", "--integrate",
                   "--stokes", "--sideband")  # fmt: skip
