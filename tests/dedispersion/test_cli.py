@@ -129,6 +129,8 @@ def test_inject_and_plot(path, tmp_path):
         (["search", "--plan", "none.json"], "none.json"),
         (["search", "--dm-max", "1e308"], "--dm-max 1e+308: expected at most 1e+09"),
         (["search", "--dm-max", "9", "--width", "1e308"], "--width 1e+308: expected at most 1e+09"),
+        (["search", "--dm-max", "9", "--each", "b.fil", "--threshold", "-1"], "skysieve: --threshold -1.0: expected a"),
+        (["search", "--dm-max", "9", "--each", "b.fil", "--dip", "0"], "skysieve: --dip 0.0: expected an S/N above 0"),
         (["search", "--dm-max", "9", "--dip", "1e308"], "--dip 1e+308: expected at most 1e+09"),
         (["search", "--dm-max", "9", "x" * 300], "xxx: File name too long"),
         (["inject", "--dm", "9", "--snr", "1e308", "-o", "a.fil"], "--snr 1e+308: expected at most 1e+09"),

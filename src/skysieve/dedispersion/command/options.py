@@ -530,7 +530,10 @@ class Grouping:
     dip: DipOption = DIP
 
     def check(self) -> None:
-        """Refuse numbers that are too large."""
+        """Refuse numbers that no file allows."""
+        for name, value in (("excess", self.excess), ("dip", self.dip)):
+            if not value > 0:
+                raise ValueError(f"{name}={value!r}: expected an S/N above 0; inf is allowed")
         refuse_huge({"--excess": self.excess, "--dip": self.dip})
 
 
@@ -563,7 +566,9 @@ class Searching:
     method: MethodOption = "auto"
 
     def check(self) -> None:
-        """Refuse options that the detector does not have."""
+        """Refuse options that the detector does not have, and numbers that no file allows."""
+        if not 0 < self.threshold < math.inf:
+            raise ValueError(f"threshold={self.threshold!r}: expected a number above 0")
         if self.block is not None and self.buffer is not None:
             raise ValueError("--block and --buffer: expected one of them")
         refuse_huge({"--threshold": self.threshold, "--block": self.block, "--max-width": self.max_width})
