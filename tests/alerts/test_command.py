@@ -601,9 +601,11 @@ def test_outputs_are_not_replaced_without_being_asked(tmp_path):
     out.write_text("precious")
     assert "exists; use --overwrite" in run(path, "--store", store, "-o", out, *QUICK, code=2)
     assert out.read_text() == "precious"
+    assert not store.exists()
     run(path, "--store", store, "-o", out, *QUICK, "--overwrite")
     assert out.read_text().startswith("id,status")
     run(path, "--store", store, "-o", out, *QUICK)  # the table of this store
+    assert f"{tmp_path}: is a folder, expected the name of a file" in run(path, "--store", tmp_path, *QUICK, code=2)
     (tmp_path / "b.db").write_text("text " * 1000)
     assert "b.db: the store cannot be used" in run(path, "--store", tmp_path / "b.db", *QUICK, code=2)
     sqlite3.connect(tmp_path / "c.db").execute("CREATE TABLE x (y)").connection.commit()

@@ -130,6 +130,7 @@ def test_inject_and_plot(path, tmp_path):
         (["search", "--dm-max", "1e308"], "--dm-max 1e+308: expected at most 1e+09"),
         (["search", "--dm-max", "9", "--width", "1e308"], "--width 1e+308: expected at most 1e+09"),
         (["search", "--dm-max", "9", "--each", "b.fil", "--threshold", "-1"], "skysieve: --threshold -1.0: expected a"),
+        (["search", "--dm-max", "9", "--each", "b.fil", "--buffer", "9"], "--buffer needs --detector threshold"),
         (["search", "--dm-max", "9", "--each", "b.fil", "--dip", "0"], "skysieve: --dip 0.0: expected an S/N above 0"),
         (["search", "--dm-max", "9", "--dip", "1e308"], "--dip 1e+308: expected at most 1e+09"),
         (["search", "--dm-max", "9", "x" * 300], "xxx: File name too long"),

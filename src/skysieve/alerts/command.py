@@ -243,6 +243,7 @@ def alerts(
         address = None if metrics is None else parse_address(metrics, "--metrics")
         schemas = dict(map(_schema, schema or []))
         check_outputs({"--store": store, "--output": output}, [*paths, *schemas.values()])
+        check_output(store, overwrite=True)
         if output is not None:
             format_ = _checked_format(output, format_, paths)
         options = settings_of(kafka_option or [])
@@ -257,6 +258,8 @@ def alerts(
             raise ValueError(f"--peaks {peaks}: expected at most {largest}, as SQLite limits the number of columns")
         of_files = None if kafka is not None else FileSource(paths, decoder, messages.say, watch=watch)
         try:
+            if not store.exists():  # a refused output makes no store
+                check_output(output, overwrite)
             kept = stack.enter_context(Store(store))
             if output is not None:
                 check_output(output, overwrite or kept.table == output.resolve())

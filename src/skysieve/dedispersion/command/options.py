@@ -573,6 +573,7 @@ class Searching:
             raise ValueError("--block and --buffer: expected one of them")
         refuse_huge({"--threshold": self.threshold, "--block": self.block, "--max-width": self.max_width})
         boxcar = self.detector == "boxcar"
+        needs("--detector threshold", not boxcar, "--buffer")
         needs("--detector boxcar", boxcar, "--max-width")
         needs("--detector boxcar", boxcar or not self.veto, "--veto")
 

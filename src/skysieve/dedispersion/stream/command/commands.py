@@ -528,6 +528,8 @@ def stream(
         needs("--plots, --raw or --trigger", plots or raw or trigger, "--min-snr")
         needs("--trigger voevent:URL", any(one.startswith("voevent:") for one in trigger or ()), "--ivorn", "--test")
         check_numbers(seconds, coincident, grace, block)
+        if math.isnan(min_snr):
+            raise ValueError(f"--min-snr {min_snr:g}: expected an S/N")
         for name, value in (("--ring", ring), ("--gulp", gulp)):
             if MOST_SECONDS < value < math.inf:
                 raise ValueError(f"{name} {value:g}: expected at most {MOST_SECONDS:g} seconds")
