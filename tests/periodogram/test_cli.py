@@ -176,6 +176,9 @@ def test_one_bad_file_does_not_stop_the_others(batch: Path, tmp_path: Path) -> N
         (("--hours", "--period-unit", "s"), "contradict"),
         (("-o", "out.txt"), "--output out.txt: expected one of csv, parquet, fits, ecsv, json"),
         (("-o", "nowhere/out.csv"), "nowhere/out.csv: there is no folder nowhere"),
+        (("-o", "y" * 300 + ".csv"), r"skysieve: y+\.csv: File name too long"),
+        (("-o", "y" * 300 + ".csv", "--resume"), r"skysieve: y+(\.csv)?\S*: File name too long"),
+        (("--plot", "y" * 300 + ".png"), r"skysieve: y+\.png: File name too long"),
         (("--band", "r"), "found no band column"),
     ],
 )

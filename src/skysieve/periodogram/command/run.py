@@ -27,6 +27,7 @@ from skysieve.core.command import (
     with_option,
     write_stdout,
 )
+from skysieve.core.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -151,8 +152,8 @@ class PeriodRun:
         try:
             check_outputs({"--output": self.output, "--plot": self.plot}, files)
             replaces = outputs.overwrite or continues(self.output, outputs.resume)
-        except ValueError as e:
-            raise UserError(str(e)) from None
+        except (OSError, ValueError) as e:
+            raise UserError(one_line(e)) from None
         if self.output is not None:
             self._check_table(self.output, outputs.format, replaces)
         if self.plot is not None:
@@ -198,7 +199,7 @@ class PeriodRun:
             check_format(path, self.format)
             check_output(path, overwrite)
         except (OSError, ValueError, ImportError) as e:
-            raise UserError(str(e)) from None
+            raise UserError(one_line(e)) from None
 
     def _check_plot(self, path: Path, overwrite: bool) -> None:
         """Whether pictures go to a file or into a folder, and whether they can be written there."""
@@ -221,12 +222,11 @@ class PeriodRun:
                 path.mkdir()
                 self.new_folder = path
         except (OSError, ValueError, ImportError) as e:
-            raise UserError(str(e)) from None
+            raise UserError(one_line(e)) from None
 
     def divide(self, cluster: str, options: dict[str, Any]) -> int:
         """Search partitions by ``--cluster``; returns the exit code."""
         from skysieve.cluster.command import launch
-        from skysieve.core.errors import one_line
 
         if options["plot"] is not None:
             raise UserError("--cluster and --plot cannot be combined; draw the pictures in a separate run")
