@@ -168,7 +168,7 @@ def test_mistakes_of_commands_without_files(words, message, tmp_path, monkeypatc
     "words",
     [
         ["--device", "x"], ["--memory", "200%"], ["--dip", "-1"], ["--max-width", "inf"], ["--gulp", "1e308"],
-        ["--step", "2147483648"],
+        ["--block", "1e308"], ["--step", "2147483648"],
     ],
 )  # fmt: skip
 def test_a_refused_stream_makes_no_folder(path, words, tmp_path):

@@ -175,6 +175,8 @@ def test_one_bad_file_does_not_stop_the_others(batch: Path, tmp_path: Path) -> N
         (("--device", "tpu"), "tpu"),
         (("--hours", "--period-unit", "s"), "contradict"),
         (("-o", "out.txt"), "--output out.txt: expected one of csv, parquet, fits, ecsv, json"),
+        (("--resume", "--overwrite"), "--resume needs -o"),
+        (("--samples-per-peak", "1e-308"), "--samples-per-peak 1e-308; at least 1e-06 is expected"),
         (("-o", "nowhere/out.csv"), "nowhere/out.csv: there is no folder nowhere"),
         (("-o", "y" * 300 + ".csv"), r"skysieve: y+\.csv: File name too long"),
         (("-o", "y" * 300 + ".csv", "--resume"), r"skysieve: y+(\.csv)?\S*: File name too long"),

@@ -782,7 +782,7 @@ def completeness(
         grouping.check()
         cleaning.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
-        replaces = overwrite or continues(output, resume)
+        replaces = continues(output, resume) or overwrite
         check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, replaces)
         check_picture(plot, replaces)

@@ -627,7 +627,7 @@ def search(
         from skysieve.fstat.template_search.result import FORMATS
 
         kind = None if output is None else table_format(output, format, FORMATS)
-        replaces = overwrite or continues(output, resume)
+        replaces = continues(output, resume) or overwrite
         lists = [path for path in (files_from, templates) if path is not None]
         check_outputs({"--output": output, "--plot": plot}, [*(files or ()), *lists])
         check_output(output, replaces)

@@ -151,7 +151,7 @@ class PeriodRun:
             raise UserError("- is given twice: standard input can be read only once")
         try:
             check_outputs({"--output": self.output, "--plot": self.plot}, files)
-            replaces = outputs.overwrite or continues(self.output, outputs.resume)
+            replaces = continues(self.output, outputs.resume) or outputs.overwrite
         except (OSError, ValueError) as e:
             raise UserError(one_line(e)) from None
         if self.output is not None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+LEAST_PER_PEAK = 1e-6
+"""Least number of frequencies of a peak: the step of the grid overflows near 1e-308."""
 MAX_FREQUENCIES = 10**10
 """Largest number of frequencies of one object: a search of more would not end in any useful time."""
 
@@ -285,6 +287,8 @@ def make_rule(
     low = None if fmin is None or auto_min else _positive("fmin", fmin)
     high = None if fmax is None or auto_max else _positive("fmax", fmax)
     per_peak, nyquist = _positive("samples_per_peak", samples_per_peak), _positive("nyquist_factor", nyquist_factor)
+    if per_peak < LEAST_PER_PEAK:
+        raise ValueError(f"samples_per_peak={per_peak:g}; at least {LEAST_PER_PEAK:g} is expected")
     if low is not None and high is not None and low >= high:
         raise ValueError(f"fmin={low:g} must be below fmax={high:g}")
     if nf is not None:

@@ -76,8 +76,8 @@ else:  # typer takes choices from enumerations
     PfbWindowChoice = StrEnum("PfbWindowChoice", {name: name for name in WINDOWS})
     SidebandChoice = StrEnum("SidebandChoice", {name: name for name in SIDEBANDS})
 
-MOST_SECONDS = 1e6
-"""Longest ring and gulp in seconds."""
+MOST_SECONDS = 1e10
+"""Longest ring, gulp and noise block in seconds."""
 BLOCK = 0.25
 """Seconds of a noise block, unless the search needs a longer one."""
 LIVE_SNR = 8.0, 10.0, 15.0, 30.0
@@ -530,7 +530,7 @@ def stream(
         check_numbers(seconds, coincident, grace, block)
         if math.isnan(min_snr):
             raise ValueError(f"--min-snr {min_snr:g}: expected an S/N")
-        for name, value in (("--ring", ring), ("--gulp", gulp)):
+        for name, value in (("--ring", ring), ("--gulp", gulp), ("--block", block or 0.0)):
             if MOST_SECONDS < value < math.inf:
                 raise ValueError(f"{name} {value:g}: expected at most {MOST_SECONDS:g} seconds")
         if (plan is None) == (dm_max is None):
