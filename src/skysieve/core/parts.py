@@ -110,11 +110,6 @@ class Lock:
         os.close(handle)
         return None
 
-    @property
-    def held(self) -> bool:
-        """Whether this process holds the lock."""
-        return self._handle is not None
-
     def close(self) -> None:
         """Release the lock."""
         if self._handle is not None:
@@ -173,11 +168,8 @@ class PartsFolder:
             part.write_text(text, encoding="utf-8")
 
     def close(self) -> None:
-        """Release the lock of the folder; remove the folder if it holds no part."""
-        if any(path.name[:5].isdigit() and path.suffix != ".json" for path in self.folder.glob("*")):
-            self.lock.close()
-        elif self.lock.held:
-            self.remove()
+        """Release the lock of the folder."""
+        self.lock.close()
 
     def remove(self) -> None:
         """Remove the parts, when the output is written.  Files that this class did not write stay."""
@@ -185,7 +177,7 @@ class PartsFolder:
             if path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()
         (self.folder / MANIFEST).unlink(missing_ok=True)  # last: no parts are ever without it, however the process ends
-        self.lock.close()
+        self.close()
         with suppress(OSError):  # other files are there, perhaps the lock of a run that starts now
             self.folder.rmdir()
 
