@@ -397,8 +397,7 @@ def map_(
                 raise ValueError(f"--tatom {tatom}: is for files of atoms only; SFT files contain their length")
             host = sft_options.of_one_template(
                 [*sfts, *map(str, names)], detectors, (min_start, max_start), ra, dec, tref, ephemeris, noise, freq,
-                spins[1:],
-                left_out, dtype.value,
+                (f1dot, f2dot), left_out, dtype.value,
             )  # fmt: skip
             for text in left_out:
                 typer.echo(f"skysieve: {text}", err=True)
