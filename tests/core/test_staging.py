@@ -145,6 +145,33 @@ def test_buffers_are_kept_until_both_streams_have_ended(lane):
     assert not lane._device
 
 
+@pytest.mark.gpu
+def test_a_new_buffer_of_zeros_is_complete_for_the_second_stream():
+    """The second stream may write to the buffer at once, and zeros that arrive later would overwrite its results."""
+    lane = CudaLane(CudaRuntime(resolve("cuda")[0]))
+    cuda = lane.xp.cuda
+    size = min(4 << 30, cuda.runtime.memGetInfo()[0] // 2)  # which takes about a millisecond to write
+    try:
+        side = lane.fork()
+        place = lane.place("large", size, np.uint8, zero=True)
+        cuda.runtime.memsetAsync(place.pointer + size - 1024, 1, 1024, side.ptr)
+        lane.join()
+        lane.synchronize()
+        assert int(lane.array("large", size, np.uint8)[-1024:].sum()) == 1024
+    finally:
+        lane.free()
+
+
+def test_both_streams_have_ended_when_a_buffer_grows(lane):
+    """Work of the second stream may use the old buffer, whose memory can be given to another buffer at once."""
+    side = lane.fork()
+    lane.xp.empty = lambda size, dtype: np.empty(size, dtype)
+    lane.array("rows", 10, np.float64)
+    assert (lane.stream.waits, side.waits) == (1, 1)
+    lane.array("rows", 10, np.float64)
+    assert (lane.stream.waits, side.waits) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["array", "pinned"])
 def test_two_users_of_one_buffer_are_an_error(kind):
     """Two parts of the code that share a name would overwrite each other's values silently."""

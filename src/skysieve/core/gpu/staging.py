@@ -209,10 +209,12 @@ class Lane(ABC):
             self.generation += 1
             self.moves += held is not None
             held = None
-            self.synchronize()
+            self.settle()  # work of the second stream may still use the old buffer
             grown = -(-int(GROWTH * nbytes) // ALIGN) * ALIGN
             with self:
                 held = self.xp.zeros(grown, np.uint8) if zero else self.xp.empty(grown, np.uint8)
+            if zero:
+                self.synchronize()  # the second stream does not wait for the first one after `fork`
             self._device[name], self._addresses[name] = held, address(held)
             self._total += int(held.nbytes)
         return held
