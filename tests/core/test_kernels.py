@@ -195,13 +195,13 @@ def fake():
                 raise CUDADriverError("CUDA_ERROR_NOT_FOUND: named symbol not found")
             return self.kernels[name]
 
-    cupy = types.SimpleNamespace(made=[], compile=lambda: None, RawModule=RawModule)
+    cupy = types.SimpleNamespace(made=[], devices=[], compile=lambda: None, RawModule=RawModule)
     cupy.cuda = types.SimpleNamespace(
         Device=Card,
         compiler=types.SimpleNamespace(CompileException=CompileException),
         driver=types.SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launch_kernel),
         get_current_stream=lambda: types.SimpleNamespace(ptr=7),
-        runtime=types.SimpleNamespace(getDevice=lambda: 0),
+        runtime=types.SimpleNamespace(getDevice=lambda: 0, setDevice=lambda index: cupy.devices.append(index)),
     )
     return cupy
 
@@ -235,6 +235,23 @@ def test_launch(runtime, fake):
     assert module.attributes("one") == {"registers": 20, "shared": 64, "local": 0, "max_threads": 256}
     with pytest.raises(KernelError, match=r"selftest.cu has no kernel 'other'"):
         module.launch("other", (1,), (1,), ())
+
+
+def test_a_thread_gets_a_context_before_its_first_launch(runtime, fake):
+    """CUDA's driver refuses a launch by a thread that has not called CUDA's runtime."""
+    module = runtime.module("skysieve.core.gpu", "selftest.cu", "f32", {"N": 3})
+    before = []
+
+    def work():
+        before.append(list(fake.devices))
+        for _ in range(2):
+            module.launch("one", [2], [32], [None, np.int32(4)])
+
+    other = threading.Thread(target=work)
+    other.start()
+    other.join(60)
+    assert len(module._raw.kernels["one"].calls) == 2
+    assert fake.devices == [*before[0], 0]
 
 
 @pytest.mark.parametrize(

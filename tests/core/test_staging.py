@@ -162,6 +162,29 @@ def test_a_new_buffer_of_zeros_is_complete_for_the_second_stream():
         lane.free()
 
 
+@pytest.mark.gpu
+def test_a_kernel_may_be_the_first_work_of_a_thread():
+    """The driver launches nothing for a thread without a context, and device 0 is current in a new thread."""
+    runtime = CudaRuntime(resolve("cuda")[0])
+    module = runtime.module("skysieve.core.gpu", "selftest.cu", "f64")
+    x, total, found = runtime.xp.arange(100, dtype=np.float64), runtime.xp.zeros(2), []
+
+    def work(at):
+        try:
+            module.launch("block_sum", (4,), (256,), (x, np.int32(100), np.float64(1), total[at : at + 1]))
+        except RuntimeError as error:
+            found.append(error)
+
+    work(0)
+    runtime.synchronize()
+    other = threading.Thread(target=work, args=(1,))
+    other.start()
+    other.join(60)
+    runtime.synchronize()
+    assert not found
+    assert total.get().tolist() == [4950, 4950]
+
+
 def test_both_streams_have_ended_when_a_buffer_grows(lane):
     """Work of the second stream may use the old buffer, whose memory can be given to another buffer at once."""
     side = lane.fork()

@@ -34,9 +34,13 @@ _SLOTS, _SLOT = 32, 4096
 
 
 class _Arguments(threading.local):
-    """A thread's memory for the arguments of a launch and their addresses; the driver copies them during the launch."""
+    """A thread's memory for the arguments of a launch and their addresses; the driver copies them during the launch.
+
+    ``ready`` says whether the thread has a context of CUDA, which the driver's launch needs.
+    """
 
     def __init__(self) -> None:
+        self.ready = False
         self.room = bytearray(_SLOTS * _SLOT)
         first = address(np.frombuffer(self.room, np.uint8))
         self._places = np.arange(first, first + _SLOTS * _SLOT, _SLOT, dtype=np.uint64)
@@ -242,6 +246,9 @@ class CudaModule:
         self, kernel: str, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], shared_mem: int, stream: Any
     ) -> None:
         """Start a kernel on the current device, which is this module's."""
+        if not _arguments.ready:  # a new thread is on device 0 without a context until it calls CUDA's runtime
+            self._cupy.cuda.runtime.setDevice(self._index)
+            _arguments.ready = True
         known = self._pointers.get(kernel)
         if known is None or shared_mem > known[1]:
             known = self._ready(kernel, shared_mem)
