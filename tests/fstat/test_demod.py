@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tests.marks import slow
 
 from skysieve.fstat import search, search_sfts, transient_map
+from skysieve.fstat.demod import barycentre as module
 from skysieve.fstat.demod.bank import ACCELERATION, TemplateBank, long_sfts
 from skysieve.fstat.demod.barycentre import SPANS, barycentre
 from skysieve.fstat.demod.demodulator import Demodulator
@@ -68,6 +70,44 @@ def test_times_at_the_barycentre(detector):
             off = delay - expected
             assert 0.5 * (off.max() - off.min()) < limit, (ephemeris, ra, dec)
             np.testing.assert_allclose(rate, rates, rtol=0, atol=3e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [SPANS["lal"][0], START, SPANS["lal"][1] - 4e7])
+def test_a_part_of_lalpulsars_tables_gives_the_bits_of_the_whole(first, monkeypatch):
+    lalpulsar = pytest.importorskip("lalpulsar")
+    t = first + np.linspace(0, 4e7, 200)
+    part = module._lal(t, "H1", 0.5, 1.0)
+    whole = lalpulsar.InitBarycenter("earth00-40-DE405.dat.gz", "sun00-40-DE405.dat.gz")
+    monkeypatch.setattr(module, "_lal_ephemeris", lambda years: whole)
+    np.testing.assert_array_equal(part, module._lal(t, "H1", 0.5, 1.0))
+
+
+def test_rows_of_a_table_of_positions(tmp_path):
+    """Those of the years in which the times lie, and of a day on both sides, as far as the table goes."""
+    path, step, year = tmp_path / "earth.gz", 7200, module.YEAR
+    starts = 100 + step * np.arange(int(3 * year / step))
+
+    def write(header):
+        rows = "".join(f"{t}.000000\t{t / 7}\n" for t in starts)
+        with gzip.open(path, "wt") as file:
+            file.write(f"# made for a test\n{header}\n{rows}")
+
+    write(f"100\t{step}.0\t{len(starts)}")
+    for t in (np.array([200.0]), np.array([year + 5.0]), np.array([2.5 * year, 1.5 * year])):
+        first, each, lines = module._rows(path, module._years(t))
+        read = np.array([float(line.split()[0]) for line in lines])
+        np.testing.assert_array_equal(read, first + each * np.arange(len(read)))
+        low, high = year * (t.min() // year) - 86_400, year * (t.max() // year + 1) + 86_400
+        assert read[0] == starts[0] or low - 3 * step < read[0] <= low - step
+        assert read[-1] == starts[-1] or high + step <= read[-1] < high + 4 * step
+        assert len(read) < 0.8 * len(starts)
+    write(f"7300\t{step}.0\t{len(starts)}")
+    with pytest.raises(ValueError, match="expected rows from GPS 7300 on in steps of 7200"):
+        module._rows(path, (0, 1))
+    write(f"100\t{step}.0\t{len(starts) + 100}")
+    with pytest.raises(ValueError, match="as its header says"):
+        module._rows(path, (2, 3))
 
 
 @pytest.mark.slow

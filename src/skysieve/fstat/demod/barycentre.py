@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import gzip
+import itertools
+import math
+import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -31,6 +35,8 @@ SOLAR_TIME = 4.925490947e-6
 NODES, HOURS = 21_600.0, 3600.0
 """Seconds between the times at which the Earth's position and axes (`NODES`) and the clock correction (`HOURS`) are
 computed."""
+YEAR, DAY = 2**25, 86_400
+"""Seconds of the spans (1.06 years) in which tables are read, and those beyond a span that are read too."""
 STEP = 10.0
 """Half width in seconds of the central differences that give the rates: the third derivative of the delay,
 8e-15 / s^2, leaves an error of 1.3e-13."""
@@ -112,7 +118,7 @@ def _delays(
         x, y = fixed[0] * cos - fixed[1] * sin, fixed[0] * sin + fixed[1] * cos
         turned = np.stack([x, y, np.full(len(t), fixed[2])], axis=1)
         place = np.einsum("tji,tj->ti", matrix, turned)
-        position = _table()(t + step) if ephemeris == "de405" else earth + step * speed
+        position = _table(_years(t))(t + step) if ephemeris == "de405" else earth + step * speed
         from_sun = sun + step * sun_speed
         along = from_sun @ direction
         shapiro = 2 * SOLAR_TIME * np.log(np.linalg.norm(from_sun, axis=1) + along)
@@ -173,18 +179,37 @@ def _clock(
     return np.interp(t, nodes, found), (found[k + 1] - found[k]) / HOURS
 
 
+def _rows(path: Any, years: tuple[int, int]) -> tuple[int, float, list[bytes]]:
+    """The part of a file of positions that covers `_years`: its first GPS second, its step, and its lines.
+
+    A file begins with its start, its step and its number of rows.  To read all 40 years takes a second.
+    """
+    with gzip.open(path, "rb") as lines:
+        text = (line for line in lines if not line.startswith(b"#"))
+        start, step, count = (float(x) for x in next(text).split())
+        low, high = (
+            math.floor((YEAR * year + side - start) / step) for year, side in zip(years, (-DAY, DAY), strict=True)
+        )
+        low, high = max(0, low - 1), min(int(count), high + 3)
+        found = list(itertools.islice(text, low, high))
+    first = start + low * step
+    if len(found) < high - low or float(found[0].split()[0]) != first:
+        raise ValueError(f"{path}: expected rows from GPS {first:.0f} on in steps of {step:g} s, as its header says")
+    return int(first), step, found
+
+
+def _years(t: NDArray[np.float64]) -> tuple[int, int]:
+    """The spans of `YEAR` that hold some GPS times: the number of the first one, and that after the last one."""
+    return math.floor(t.min() / YEAR), math.floor(t.max() / YEAR) + 1
+
+
 class _Table:
     """Barycentric positions of the Earth from a table of positions, velocities and accelerations in light seconds."""
 
-    def __init__(self, path: Any) -> None:
-        with gzip.open(path, "rt") as lines:
-            text = [line for line in lines if not line.startswith("#")]
-        start, self.step, _ = map(float, text[0].split())
-        values = np.array(" ".join(text[1:]).split(), np.float64)
-        rows = values.reshape(-1, 10)
-        self.start, self.rows = rows[0, 0], rows[:, 1:].reshape(-1, 3, 3)
-        if start != self.start:
-            raise ValueError(f"{path}: the table starts at GPS {self.start}, its header says {start}")
+    def __init__(self, path: Any, years: tuple[int, int]) -> None:
+        self.start, self.step, lines = _rows(path, years)
+        values = np.array(b" ".join(lines).split(), np.float64)
+        self.rows = values.reshape(-1, 10)[:, 1:].reshape(-1, 3, 3)
 
     def __call__(self, t: NDArray[np.float64]) -> NDArray[np.float64]:
         at = np.rint((t - self.start) / self.step).astype(int)
@@ -193,18 +218,29 @@ class _Table:
         return p + x * (v + 0.5 * x * a)
 
 
-@functools.cache
-def _table() -> _Table:
+@functools.lru_cache(maxsize=4)
+def _table(years: tuple[int, int]) -> _Table:
     from solar_system_ephemerides import body_ephemeris_path
 
-    return _Table(body_ephemeris_path("earth", "DE405"))
+    return _Table(body_ephemeris_path("earth", "DE405"), years)
 
 
-@functools.cache
-def _lal_ephemeris() -> Any:
+@functools.lru_cache(maxsize=4)
+def _lal_ephemeris(years: tuple[int, int]) -> Any:
     import lalpulsar
 
-    return lalpulsar.InitBarycenter("earth00-40-DE405.dat.gz", "sun00-40-DE405.dat.gz")
+    with tempfile.TemporaryDirectory(prefix="skysieve-") as folder:
+        parts = [Path(folder, f"{body}-DE405.dat") for body in ("earth", "sun")]
+        for part in parts:
+            whole = part.name.replace("-", "00-40-") + ".gz"
+            path = lalpulsar.PulsarFileResolvePath(whole)
+            if path is None:
+                raise ModuleNotFoundError(
+                    f"ephemeris='lal': LALPulsar does not find {whole}; expected the package solar_system_ephemerides"
+                )
+            start, step, lines = _rows(path, years)
+            part.write_bytes(b"%d %.1f %d\n" % (start, step, len(lines)) + b"".join(lines))
+        return lalpulsar.InitBarycenter(*map(str, parts))
 
 
 def _lal(
@@ -217,7 +253,7 @@ def _lal(
     stamps = lalpulsar.CreateTimestampVector(len(t))
     for i, second in enumerate(t):
         stamps.data[i] = lal.LIGOTimeGPS(float(second))
-    states = lalpulsar.GetDetectorStates(stamps, lalpulsar.GetSiteInfo(detector), _lal_ephemeris(), 0)
+    states = lalpulsar.GetDetectorStates(stamps, lalpulsar.GetSiteInfo(detector), _lal_ephemeris(_years(t)), 0)
     sky = lal.SkyPosition()
     sky.longitude, sky.latitude, sky.system = ra, dec, lal.COORDINATESYSTEM_EQUATORIAL
     middle = lal.LIGOTimeGPS(float(np.rint(t.mean())))
