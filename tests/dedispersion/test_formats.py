@@ -242,6 +242,7 @@ def psrfits(
     n, _, nchan = raw.shape
     rows = n // nsblk
     freqs = 1500.0 - np.arange(nchan) if freqs is None else freqs
+    step = float(freqs[1] - freqs[0]) if nchan > 1 else -1.0
     cells = raw.reshape(rows, nsblk, npol, nchan)
     if nbits < 8:
         per = 8 // nbits
@@ -267,7 +268,7 @@ def psrfits(
     for key, value in {
         "FITSTYPE": "PSRFITS", "OBS_MODE": "SEARCH", "STT_IMJD": 58000, "STT_SMJD": 43200, "STT_OFFS": 0.5,
         "SRC_NAME": "B0531+21", "TELESCOP": "Parkes", "RA": "05:34:31.97", "DEC": "-22:00:52.1",
-        "OBSFREQ": freqs.mean(), "OBSBW": float(freqs[1] - freqs[0]) * nchan, "OBSNCHAN": nchan,
+        "OBSFREQ": freqs.mean(), "OBSBW": step * nchan, "OBSNCHAN": nchan,
         "BACKEND": "x", "FRONTEND": "x",
         "HDRVER": "5.4", "PROJID": "x", "STT_LST": 0.0, "FD_POLN": "LIN", "BE_DCC": 0, "CHAN_DM": 0.0, "OBSERVER": "x",
         "COORD_MD": "J2000", "EQUINOX": 2000.0, "STT_CRD1": "05:34:31.97", "STT_CRD2": "-22:00:52.1",
@@ -278,7 +279,7 @@ def psrfits(
     table = fits.BinTableHDU.from_columns(columns, name="SUBINT")
     for key, value in {
         "NBITS": nbits, "NCHAN": nchan, "NPOL": npol, "POL_TYPE": pol, "TBIN": 1e-3, "NSBLK": nsblk, "NSTOT": n,
-        "CHAN_BW": float(freqs[1] - freqs[0]), "ZERO_OFF": zero, "SIGNINT": 0, "NSUBOFFS": 0, "NCHNOFFS": 0, **keys,
+        "CHAN_BW": step, "ZERO_OFF": zero, "SIGNINT": 0, "NSUBOFFS": 0, "NCHNOFFS": 0, **keys,
     }.items():  # fmt: skip
         table.header[key] = value
     fits.HDUList([primary, table]).writeto(path)
@@ -361,6 +362,14 @@ def test_psrfits_samples_of_another_type_are_refused(tmp_path):
     path = psrfits(tmp_path / "a.fits", raw, 8)
     with pytest.raises(ValueError, match=r"DATA has TFORM='256I'.*TZERO=0 with NBITS=8; expected the code B"):
         Filterbank.open(with_samples(path, raw.astype("i2"), "I", None))
+
+
+@pytest.mark.parametrize("kind", ["u2", "i2"])
+def test_psrfits_rows_of_one_sample_keep_their_byte_order(tmp_path, kind):
+    raw = np.array([[[1]], [[2]], [[300]], [[32000]]], kind)
+    path = psrfits(tmp_path / "a.fits", raw, 16, nsblk=1)
+    with Filterbank.open(path) as fb:
+        assert fb.read().tolist() == [[1, 2, 300, 32000]]
 
 
 def test_psrfits_scales_polarisations_and_weights(tmp_path):

@@ -56,6 +56,26 @@ def test_a_gap_keeps_the_time_axis(tmp_path):
         assert np.array_equal(fb.block(start, count), whole[:, start : start + count])
 
 
+@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("lost", [1, 3])
+def test_rows_that_are_missing_before_the_first_one_make_the_start_later(tmp_path, lost, before):
+    """OFFS_SUB is the time of the middle of a row from STT_IMJD, STT_SMJD and STT_OFFS on; NSUBOFFS knows no losses."""
+    raw, path = with_offsets(tmp_path, 0.016 * (np.arange(4) + before + lost + 0.5), NSUBOFFS=before)
+    with pytest.warns(UserWarning, match=rf"means {before + lost} rows before it, but NSUBOFFS={before}"):
+        fb = Filterbank.open(path)
+    assert np.array_equal(fb.read(), raw.T)
+    assert fb.gaps.shape == (0, 2)
+    assert fb.observation.tstart == pytest.approx(58000 + (43200.5 + 0.016 * (before + lost)) / 86400, abs=2e-11)
+
+
+@pytest.mark.parametrize(
+    "offsets", [0.016 * (np.arange(4) + 0.5), 0.016 * (np.arange(4) + 6), np.full(4, 3.0), [np.inf]]
+)  # counted from the first row of the file; at the ends of rows; not filled in; not a number
+def test_nsuboffs_gives_the_start_unless_offs_sub_is_later(tmp_path, offsets):
+    fb = Filterbank.open(with_offsets(tmp_path, offsets, NSUBOFFS=5)[1])
+    assert fb.observation.tstart == pytest.approx(58000 + (43200.5 + 0.016 * 5) / 86400, abs=2e-11)
+
+
 def test_nstot_ends_the_last_row(tmp_path):
     """`your` reads all rows; what lies past NSTOT was never observed."""
     raw = np.random.default_rng(0).integers(0, 200, (64, 1, 8)).astype(np.uint8)

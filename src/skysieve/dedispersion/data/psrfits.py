@@ -40,8 +40,8 @@ class PsrfitsReader:
 
     Values are ``((raw - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS``, or the integers themselves if all scales and weights
     are 1 and all offsets 0, or missing.  Samples of fewer than 8 bits have the first channel in the highest bits.
-    OFFS_SUB gives the times of rows: missing rows are a gap, which is filled with the means of the row before it.  The
-    last row ends where NSTOT says.
+    OFFS_SUB gives the times of rows: missing rows are a gap, which is filled with the means of the row before it; if
+    rows are missing before the first one, the data begin later.  The last row ends where NSTOT says.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class PsrfitsReader:
         self.maximum = 0 if self.scaled or self.signed else largest(self.nbits, len(self.ifs))
         day, second, rest = (self._number(primary, key, 0) for key in ("STT_IMJD", "STT_SMJD", "STT_OFFS"))
         mjd = day + (second + rest) / DAY
-        first = self._number(head, "NSUBOFFS", 0) * self.nsblk * tsamp
+        first = self._rows_before(head, tsamp) * self.nsblk * tsamp
         self.observation = Observation(
             freqs[self.order], tsamp, self.nbits, mjd + first / DAY, str(primary.get("SRC_NAME", "")).strip(),
             str(primary.get("TELESCOP", "")).strip(), _degrees(primary.get("RA"), 15), _degrees(primary.get("DEC"), 1),
@@ -221,6 +221,29 @@ class PsrfitsReader:
                 stacklevel=4,
             )
 
+    def _rows_before(self, head: Any, tsamp: float) -> float:
+        """Rows between the start of the observation (STT_IMJD, STT_SMJD, STT_OFFS) and the first row of the file.
+
+        NSUBOFFS gives their number.  If OFFS_SUB of the first row is later by more than `JITTER` of a row, rows were
+        lost before it, and OFFS_SUB decides.
+        """
+        before = self._number(head, "NSUBOFFS", 0)
+        if "OFFS_SUB" not in self._rows.names:
+            return before
+        offsets = np.asarray(self._rows["OFFS_SUB"], np.float64)
+        if len(offsets) > 1 and not np.diff(offsets).any():  # equal values are not filled in
+            return before
+        late = float(offsets[0]) / (self.nsblk * tsamp) - 0.5 - before
+        if not (math.isfinite(late) and late > JITTER):
+            return before
+        found = before + math.floor(late + 1 - JITTER)
+        warnings.warn(
+            f"{self.path}: OFFS_SUB={offsets[0]:g} of the first row means {found:g} rows before it, but "
+            f"NSUBOFFS={before:g}; the data begin where OFFS_SUB says",
+            stacklevel=5,
+        )
+        return found
+
     def _last_row(self, head: Any, rows: int) -> int:
         """Samples of the last row; NSTOT is the number of all samples, also if the last row is not full."""
         total = head.get("NSTOT")
@@ -290,7 +313,7 @@ class PsrfitsReader:
         return Packed(whole[first : first + count], direction(self.order) < 0, self.nbits, True)
 
     def _bytes(self, row: int) -> NDArray[np.uint8]:
-        data = np.ascontiguousarray(self._plain[row]).reshape(-1)
+        data = np.ascontiguousarray(self._plain[row : row + 1]).reshape(-1)  # a scalar would lose its byte order
         raw: NDArray[np.uint8] = data.view(np.uint8).reshape(-1)
         if self.flips:
             raw = raw.copy()
