@@ -201,6 +201,23 @@ def test_masked_channels_do_not_change_the_window_of_a_candidate():
     assert window_snr(loud, found, mask=Mask(cells, 1000))[0] > 0.95 * expected[0]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_values_that_are_not_finite_leave_the_window_of_a_candidate(bad):
+    data = fake(nchan=32, duration=4, tsamp=1e-3, fch1=1500, foff=-8, dm=100, times=[2.0], width=4e-3, snr=30, seed=2)
+    x = data.read().astype(np.float32)
+    found = search(data, [0.0, 100.0], threads=1)
+    [whole], few = window_snr(data, found), np.delete(np.arange(32), [4, 20])
+    [without] = window_snr(Filterbank.from_array(x[few], freqs=data.freqs[few], tsamp=1e-3), found)
+    x[[4, 20]] = bad
+    [dead] = window_snr(Filterbank.from_array(x, freqs=data.freqs, tsamp=1e-3), found)
+    assert dead == pytest.approx(without, rel=1e-6)
+    x[:] = data.read()
+    x[:, ::100] = bad
+    [thinned] = window_snr(Filterbank.from_array(x, freqs=data.freqs, tsamp=1e-3), found)
+    assert thinned == pytest.approx(whole, rel=0.1)
+
+
 def test_noise_raises_the_window_less_than_the_highest_of_many(found):
     t = found.trials[found.trials["found"]]
     assert np.isfinite(t["snr_window"]).all()

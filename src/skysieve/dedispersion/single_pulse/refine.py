@@ -122,7 +122,8 @@ def window_snr(data: Filterbank | Paths, found: Candidates, *, mask: Mask | None
     -------
     numpy.ndarray of float64, shape (candidates,)
         NaN where the window of a channel reaches beyond the data.  Level and sigma are those of the de-dispersed
-        samples around the window, without those farther than 4 sigma from their median.
+        samples around the window, without those farther than 4 sigma from their median.  Values that are not finite
+        are replaced by the mean of their channel over the samples that are read.
 
     Examples
     --------
@@ -165,6 +166,12 @@ def window_snr_of(fb: Filterbank, found: Candidates, i: int, rows: NDArray[np.in
         block = fb.block(low, high - low + int(delays.max()))
     if rows is not None:
         block, delays = block[rows], delays[rows]
+    if block.dtype.kind == "f":
+        good = np.isfinite(block)
+        if not good.all():
+            total = np.where(good, block, 0).sum(axis=1, dtype=np.float64)
+            mean = (total / np.maximum(good.sum(axis=1), 1)).astype(np.float32)
+            block = np.where(good, block, mean[:, None])
     add_channels(block.T, delays, series)
     begin = first - low
     rest = np.concatenate([series[: max(0, begin - n)], series[begin + 2 * n :]])
