@@ -104,6 +104,7 @@ def test_ifs(tmp_path):
     assert (both.dtype, both.maximum) == (np.uint16, 510)
     for i in range(2):
         assert np.array_equal(Filterbank.open(path, ifs=i).read(), x[:, i].T)
+        assert np.array_equal(Filterbank.open(path, ifs=np.int64(i)).read(), x[:, i].T)
     with pytest.raises(ValueError, match="ifs=2: expected 'sum' or a number from 0 to 1"):
         Filterbank.open(path, ifs=2)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skysieve.dedispersion import DM_CONSTANT, DMPlan, Filterbank, Observation, plan
+from skysieve.dedispersion import DM_CONSTANT, DMPlan, Filterbank, Observation, dedisperse, plan
 from skysieve.dedispersion.data.delays import delay_seconds, reference_frequency, sample_delays, snr_kept
 from skysieve.dedispersion.dm_plan.rules import tolerance_dms
 
@@ -138,6 +138,18 @@ def test_lists_and_steps():
     assert plan(BAND_300, 1.0, step=0.1).ndm == 11
     assert plan(BAND_300, 100.0, step=200.0).summary().splitlines()[1].split()[:3] == ["0.000", "0.000", "200"]
     assert plan(BAND_300, 3.0, dm_min=2.0, step=0.3).dms.tolist() == [2.0, 2.3, 2.6, 2.9]
+
+
+def test_binnings_may_be_numpy_integers():
+    assert plan(BAND_300, dms=[0, 1], downsamp=np.int64(4)).stages[0].downsamp == 4
+    for listed in ((1, 2), [1]):
+        mine, plain = (plan(BAND_300, 50, downsamp=kind(listed)) for kind in (np.array, tuple))
+        assert [s.downsamp for s in mine.stages] == [s.downsamp for s in plain.stages]
+        np.testing.assert_array_equal(mine.dms, plain.dms)
+    fb = Filterbank.from_array(np.arange(800, dtype=np.uint16).reshape(8, 100), fch1=1500, foff=-1, tsamp=1e-3)
+    mine, plain = (dedisperse(fb, [0.0, 20.0], downsamp=kind(2), threads=1) for kind in (np.int64, int))
+    assert mine.downsamp == 2
+    np.testing.assert_array_equal(mine.data, plain.data)
 
 
 def test_prediction_of_work_and_memory():

@@ -345,9 +345,9 @@ def choose_ifs(ifs: str | int, nifs: int) -> tuple[int, ...]:
     """The IFs to add."""
     if ifs == "sum":
         return (0,) if nifs == 1 else (0, 1)
-    if isinstance(ifs, bool) or not isinstance(ifs, int) or not 0 <= ifs < nifs:
+    if isinstance(ifs, bool) or not isinstance(ifs, (int, np.integer)) or not 0 <= ifs < nifs:
         raise ValueError(f"ifs={ifs!r}: expected 'sum' or a number from 0 to {nifs - 1}")
-    return (ifs,)
+    return (int(ifs),)
 
 
 def largest(nbits: int, nifs: int) -> int:

@@ -33,7 +33,7 @@ def stages_of(fb: Filterbank, dms: Any, dm_constant: float | None, downsamp: int
         dms.check(fb.observation)
         stages = [(s.dms.copy(), s.downsamp, dms.nsub, s.per_call) for s in dms.stages]
     else:
-        stages = [(_dm_list(dms), downsamp, 0, 0)]
+        stages = [(_dm_list(dms), whole("downsamp", downsamp, 1, MOST_BINNED), 0, 0)]
     if fb.observation.dm is not None:
         for listed, *_ in stages:
             listed[own_dm(fb.observation, listed)] = 0.0

@@ -340,6 +340,8 @@ def plan(
     width, resolution, longest = (
         in_unit(name, x, "s") for name, x in (("width", width), ("resolution", resolution), ("longest", longest))
     )
+    if isinstance(downsamp, np.ndarray | np.integer):
+        downsamp = downsamp.tolist()
     chosen = _rule(rule, dms, step, stages)
     if chosen != "list" or dms is None:
         check_series(obs, (dm_min, np.inf if dm_max is None else dm_max))
