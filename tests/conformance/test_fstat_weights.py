@@ -206,6 +206,33 @@ def test_a_glitch_among_faint_sfts(efold, depth, size):
     check(made, grid, "exp", efold)
 
 
+@pytest.mark.parametrize(
+    ("gap", "weight", "seed"), [(6, 6e3, 1), (9, 3e3, 4), (12, 3e3, 3), (12, 6e3, 2), (12, 6e3, 10)]
+)
+def test_a_faint_sft_between_a_gap_and_a_heavy_one(gap, weight, seed):
+    """The heavy SFT has left windows that hold only the faint one, which are singular, or that and little else.
+
+    In float32, singular windows had an F other than 2, and others were wrong by 1.3e-3.
+    """
+    atoms = synth_atoms(T0, 40 * T, detectors=["H1"], seed=seed, ra=0.4 * seed, dec=0.1 * seed - 0.6, dtype="float64")[
+        0
+    ]
+    factor = np.where(np.arange(40) == 20, weight, 1.0)
+    made = some_sfts(weighed(atoms, factor), np.r_[0 : 19 - gap, 19:22, 30:40])
+    grid = Grid(t0=T0 + (8 - gap) * T, t0_band=(12 + gap) * T, dt0=T, tau=2 * T, tau_band=4 * T, dtau=T // 3)
+    check([made], grid, "exp")
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_long_windows_of_a_heavy_sft_after_a_short_gap(length):
+    """Windows of many decay times lose the heavy SFT while they hold one faint SFT: they were wrong by 2%."""
+    atoms = synth_atoms(T0, 40 * T, detectors=["H1", "L1"], seed=5, dtype="float64")
+    factor = np.where(np.arange(40) == 24, 1e6, 1.0)
+    made = [some_sfts(weighed(a, factor[: len(a)]), np.r_[0:12, 23:25, 30:40]) for a in atoms]
+    grid = Grid(t0=T0, t0_band=30 * T, dt0=T, tau=T * length // 5, tau_band=2 * T, dtau=T // 3)
+    check(made, grid, "exp", efold=8)
+
+
 @pytest.mark.parametrize("window", list(WINDOWS))
 def test_one_faint_bin_beside_a_gap(window):
     """Some windows hold only this bin: they end there or start before the data.  F was 2 for windows of a function."""

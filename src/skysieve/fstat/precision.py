@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,15 +35,18 @@ __all__ = [
 USUAL, DOUBLE, EXACT = 0, 1, 2
 """Levels of precision.  `USUAL`: sums in the dtype of the call.  `DOUBLE`: the same in float64.  `EXACT`: float64
 without any subtraction, with a scale for each cell."""
-RESIDUE = {"float32": 20.0, "float64": 3e2}
-"""Largest harmless ratio between the weight that has just left an exponential window and the weight inside the window.
-Measured in float32 on full grids of 480 and 1,500 bins with condition numbers up to 1e3: up to this ratio errors are as
-for even weights, at most 3e-4; at a ratio of 80 they are 9e-4."""
-QUICK = 3.0
-"""Limit for the quick test, which bounds the ratio of `RESIDUE` by the ratio of the largest and smallest weights."""
+RESIDUE = {"float32": 400.0, "float64": 6e3}
+"""Largest harmless `Residue.size` for the data of the bins that have left a window.
+Measured in float32 on full grids of 480 and 1,500 bins (some 20 `roundings`) with condition numbers up to 1e3: at 400
+errors are as for even weights, at most 3e-4; at 1,600 they are 9e-4."""
+QUICK_GAPS = 3.0
+"""In data with gaps, the quick test of weights takes windows as ending at this number of tau if they are longer: the
+last SFTs of a window that starts in a gap have decayed too."""
+FEW_ROUNDINGS = 8.0
+"""`roundings` of windows that are not much longer than the longest gap in which sums are not recomputed."""
 MOST = 1e4
 """Ratio of weights above which no recurrence runs in float32."""
-RESIDUE_DOUBLE = 1e7
+RESIDUE_DOUBLE = 2e8
 """`RESIDUE` for sums in float64 whose result is stored in float32."""
 RANGE = {"float32": 1e4, "float64": 1e3}
 """Largest ratio of weights for moments and Fourier transforms, which subtract in float64, by the dtype of the call.
@@ -53,8 +56,12 @@ RANGE_DOUBLE = 1e6
 """`RANGE` for moments and transforms if the result is stored in float32 and products of sums are in float64."""
 LOUD = {"float32": 30.0, "float64": 1e5}
 """Largest number in the data for a recurrence, in units of the root of the largest weight (the scale of the noise)."""
+UNEVEN = {"float32": 6.7, "float64": 6e3}
+"""`LOUD` in units of the root of the weight of the same bin, for uneven weights."""
 LOUD_DOUBLE = 1e9
 """`LOUD` for sums in float64 whose result is stored in float32."""
+UNEVEN_DOUBLE = 3e5
+"""`UNEVEN` for sums in float64 whose result is stored in float32."""
 WILD = {"float32": 1e16, "float64": 1e140}
 """`LOUD` for sums without subtraction, whose squares must not overflow."""
 FLOOR = {"float32": 1e-15, "float64": 1e-140}
@@ -65,12 +72,12 @@ FEWEST = 16
 RENEWED = ((1, 8), (2, 8), (4, 20), (8, 20), (16, 260), (64, 260))
 """Pairs (few, many): if a window holds only the first `few` bins after a gap, up to `many` bins have been in its sums
 since they were last recomputed."""
-AFTER_GAPS = 50.0
-"""Sums after a gap have few terms: their rounding errors are smaller by this factor than those behind `RESIDUE`."""
-SINGULAR = 1e3
-"""In singular windows, where F is the fallback, a residue shows only if it is larger by this factor."""
-QUICK_GAPS = 3.0
-"""In data with gaps, the limit of the quick test is smaller by this factor."""
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+"""Relative error of a rounded number."""
+OWN = 4.0
+"""Rounding errors, in units in the last place, that the sums of a window have without any residue."""
+ACCURACY = {"float32": 3e-4, "float64": 1e-9}
+"""Largest error of F, in units of max(1, F), that a residue may cause, by the dtype of the call."""
 EVEN = 1e3
 """Ratio of weights up to which all sums are accurate except recurrences in float32."""
 TURN = 8 * 3600
@@ -80,6 +87,8 @@ NEARLY_SINGULAR = 1e3
 """Condition number of the SFTs of `TURN` seconds above which float32 has too few digits, for windows of any length."""
 SCALES = 6
 """The residue is bounded at this number of evenly spaced durations and as many logarithmically spaced ones."""
+SHORT = 64
+"""Length in bins below which the residue is bounded at all lengths up to 8 and then at steps of a quarter."""
 KNOWN = 16
 """Number of residues in the cache, which serves other templates at the same points of the sky."""
 WIDE = 900
@@ -96,7 +105,7 @@ def levels_of(job: MapJob, spec: Spec, data: bool = True) -> NDArray[np.int8]:
     largest = _span(job.bank)[0]
     level = np.zeros(job.n_templates, np.int8)
     for bank in banks:
-        even = _even(spec, bank, largest)
+        even = _even(job, spec, bank, largest)
         if not even:
             level = np.maximum(level, _of_weights(job, spec, bank, largest))
             level = np.maximum(level, _of_loud_bins(spec, bank))
@@ -131,16 +140,32 @@ def _span(bank: Bank) -> NDArray[np.float64]:
     return span_of(weights_of_bins(bank.antenna), bank.occupied)
 
 
-def _even(spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
+def _even(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> bool:
     """Whether the weights of all points of the sky are even enough that no further test is needed."""
     smallest, limit = _span(bank)[1], EVEN
     if spec.window.algorithm == Algorithm.RECURRENCE:
-        limit = min(limit, QUICK / QUICK_GAPS * math.exp(2.0 * min(spec.window.efold, 10.0)))
-        if spec.window.efold > 10:
-            return False
+        limit = min(limit, _quick(job, spec, bank))
     if smallest.size == 1 and scale.size == 1:
         return float(scale[0]) <= limit * float(smallest[0])
     return bool((scale <= limit * smallest).all())
+
+
+def _quick(job: MapJob, spec: Spec, bank: Bank) -> float:
+    """A ratio of the largest and smallest weights up to which no residue of a recurrence needs to be bounded.
+
+    Without gaps, the weight that leaves a window is at most ``q^2L`` times this ratio of the weight inside, and its
+    rounding errors are then not above those of the window itself.  With gaps, a window may hold only its last SFTs, but
+    not enough errors for a singular window to seem regular.
+    """
+    if not bank.occupied.all():
+        regular = CONDITION_BOUND / (FEW_ROUNDINGS * UNIT["float32"])
+        return min(math.exp(2.0 * min(spec.window.efold, QUICK_GAPS)), regular)
+    lengths = job.schedule.length
+    errors = 0.0
+    for n in (0, -1):
+        rate, length = job.tatom / float(job.taus[n]), max(1, int(lengths[:, n].min()))
+        errors = max(errors, roundings(rate, length) * math.exp(-2.0 * rate * length))
+    return OWN / errors if errors > 0 else math.inf
 
 
 def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64]) -> NDArray[np.int8]:
@@ -160,11 +185,11 @@ def _of_weights(job: MapJob, spec: Spec, bank: Bank, scale: NDArray[np.float64])
     elif algorithm == Algorithm.RUNNING_SUMS:
         level[(level == USUAL) & ~(ratio <= RANGE["float32"])] = DOUBLE if name == "float32" else USUAL
     else:
-        quick = QUICK * np.exp(2.0 * min(spec.window.efold, 10.0)) / (1 if bank.occupied.all() else QUICK_GAPS)
+        quick = _quick(job, spec, bank)
         for k in np.flatnonzero(~(ratio <= quick) & (level < EXACT)):
             residue = _known_residue(job, bank, int(k))
-            if not residue <= RESIDUE[name] or (name == "float32" and not ratio[k] <= MOST):
-                good = name == "float32" and residue <= RESIDUE_DOUBLE
+            if not residue.harmless(RESIDUE[name], name, name) or (name == "float32" and not ratio[k] <= MOST):
+                good = name == "float32" and residue.harmless(RESIDUE_DOUBLE, "float64", name)
                 level[k] = max(level[k], DOUBLE if good else EXACT)
     if name == "float64":
         level[level == DOUBLE] = EXACT
@@ -201,7 +226,7 @@ def _of_loud_bins(spec: Spec, bank: Bank) -> NDArray[np.int8]:
     """Levels that follow from data that are large for the weight of their own bin, shape (B,), for recurrences.
 
     `level_of_data` compares the data with the largest weight only, which is enough if the weights are even.  If they
-    are not, the weight inside a window may be smaller by the factor `RESIDUE` than the weight that has just left it.
+    are not, the weight inside a window may be far smaller than the weight that has just left it.
     """
     level = np.zeros(len(bank.data), np.int8)
     if spec.window.algorithm != Algorithm.RECURRENCE:
@@ -211,15 +236,40 @@ def _of_loud_bins(spec: Spec, bank: Bank) -> NDArray[np.int8]:
         size = xp.maximum(bank.data.max(axis=1), -bank.data.min(axis=1))
         size = xp.where(size > 0, size / xp.sqrt(weights_of_bins(bank.antenna)), 0)
     most = np.asarray(to_host(size.max(axis=1)), np.float64)
-    level[~(most <= LOUD[name] / math.sqrt(RESIDUE[name]))] = DOUBLE if name == "float32" else EXACT
-    level[~(most <= LOUD_DOUBLE / math.sqrt(RESIDUE_DOUBLE))] = EXACT
+    level[~(most <= UNEVEN[name])] = DOUBLE if name == "float32" else EXACT
+    level[~(most <= UNEVEN_DOUBLE)] = EXACT
     return level
 
 
-_known: dict[tuple[int, bytes], tuple[Schedule, float]] = {}
+@dataclass(frozen=True)
+class Residue:
+    """The largest residues of the windows of a template (see ``cpu/residue.py``).
+
+    Attributes
+    ----------
+    size : float
+        Residue of the weight of a window that is not singular, in units in the last place of the weight inside it.
+    regular : float
+        Relative error of the determinant of such a window, and thus of F, in units in the last place.
+    singular : float
+        Error of the determinant of a singular window, as a part of its distance from `CONDITION_BOUND`, in the same
+        units.
+    """
+
+    size: float
+    regular: float
+    singular: float
+
+    def harmless(self, most: float, sums: str, result: str) -> bool:
+        """Whether sums of the dtype `sums` are accurate enough for a result of another dtype."""
+        unit = UNIT[sums]
+        return self.size <= most and self.regular * unit <= ACCURACY[result] and self.singular * unit <= 1.0
 
 
-def _known_residue(job: MapJob, bank: Bank, k: int) -> float:
+_known: dict[tuple[int, bytes], tuple[Schedule, Residue]] = {}
+
+
+def _known_residue(job: MapJob, bank: Bank, k: int) -> Residue:
     """`_residue`, cached for other templates at this point of the sky."""
     antenna = to_host((bank if bank.source is None else bank.source).antenna[k])
     key = id(job.schedule), hashlib.sha1(antenna.tobytes(), usedforsecurity=False).digest()
@@ -231,72 +281,74 @@ def _known_residue(job: MapJob, bank: Bank, k: int) -> float:
     return held[1]
 
 
-def _residue(job: MapJob, bank: Bank, k: int) -> float:
-    """Largest ratio of the weight that has just left a window to the weight inside it, at some durations of the grid.
+def _residue(job: MapJob, bank: Bank, k: int) -> Residue:
+    """The residues of the windows of some durations of the grid, and of windows that start in a gap.
 
     Each of these durations represents the longer ones up to the next: if a longer window holds little weight, so does
-    a window of this duration.
+    a window of this duration.  Gaps matter most where they are about as long as the window, so that all short lengths
+    are examined closely.
     """
+    from .cpu.residue import residue_of_windows
+
+    worst = np.zeros(3)
     occupied = np.flatnonzero(bank.occupied)
     if occupied.size == 0:
-        return 0.0
-    a2, b2, ab = np.asarray(to_host((bank if bank.source is None else bank.source).antenna[k]), np.float64)
-    weight = a2 + b2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        single = (a2 / weight) * (b2 / weight) - (ab / weight) ** 2 > CONDITION_BOUND
-    counts = np.where(single, 2, weight > 0)  # 2 for a bin that determines F alone, 1 for a bin that needs a second one
-    worst = _after_gaps(weight, occupied) / AFTER_GAPS
-    nearest = np.searchsorted(occupied, np.arange(-FEWEST, len(weight)))
-    rows = np.flatnonzero(nearest < occupied.size) - FEWEST
-    rows = rows[occupied[nearest[rows + FEWEST]] - rows < FEWEST]  # in longer gaps sums are recomputed
-    rates = job.tatom / job.taus
-    even = np.linspace(0, len(rates) - 1, SCALES).round().astype(int)
-    geometric = np.searchsorted(job.taus, np.geomspace(job.taus[0], job.taus[-1], SCALES))
-    for n in np.union1d(even, np.minimum(geometric, len(rates) - 1)):
-        length = int(min(job.schedule.length[:, n].min(), len(weight)))
-        if length > 0:
-            worst = max(worst, residue_of(weight, counts, rows, float(rates[n]), length))
-    return worst
+        return Residue(*worst)
+    x = np.ascontiguousarray(to_host((bank if bank.source is None else bank.source).antenna[k]), np.float64)
+    scale = (x[0] + x[1]).max()
+    x = x / scale if scale > 0 else x  # products must not overflow
+    upto = np.concatenate([np.zeros(1, np.int64), np.cumsum(x[0] + x[1] > 0)])
+    following = np.append(occupied, 2 * x.shape[1] + FEWEST)[np.searchsorted(occupied, np.arange(x.shape[1]))]
+    _after_gaps(x, occupied, worst)
+    rates, lengths = job.tatom / job.taus, np.minimum(job.schedule.length.min(axis=0), x.shape[1])
+    for n in _durations(job.taus, lengths):
+        if lengths[n] > 0:
+            rounded = roundings(float(rates[n]), int(lengths[n]))
+            length = int(lengths[n])
+            residue_of_windows(
+                x, upto, following, FEWEST, float(rates[n]), length, rounded, OWN, CONDITION_BOUND, worst
+            )
+    return Residue(*worst.tolist())
 
 
-def residue_of(
-    weight: NDArray[np.float64], counts: NDArray[Any], rows: NDArray[np.int64], rate: float, length: int
-) -> float:
-    """The largest ``q^2L W(c + L) / (W(c) - q^2L W(c + L))``, where W(c) is a sum of decaying weights from c on.
+def _durations(taus: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The durations at which residues are examined, as columns of the grid."""
+    last = taus.size - 1
+    even = np.linspace(0, last, SCALES).round().astype(np.int64)
+    geometric = np.searchsorted(taus, np.geomspace(taus[0], taus[-1], SCALES))
+    wanted = np.unique(np.concatenate([np.arange(1, 9), np.geomspace(8, SHORT, 10).astype(np.int64)]))
+    short = np.searchsorted(lengths, wanted[wanted <= lengths[-1]])
+    return np.unique(np.minimum(np.concatenate([even, geometric, short]), last))
 
-    Windows whose `counts` add up to 1 are singular: a residue shows there only if it is `SINGULAR` times as large.
+
+def roundings(rate: float, length: int) -> float:
+    """Rounding errors of a bin that leaves a window, in units in the last place of its decayed weight.
+
+    On a CPU the decay ``q^2 = 1 - p`` is applied `length` times, and p has an error of half a unit.  On a GPU the
+    weight is ``2^y`` twice, with y of up to 8, or 16 bins if these are more, of which half a unit is lost.  In addition
+    each step rounds the sums that hold the bin.
     """
-    from scipy.signal import lfilter
-
-    q = np.exp(-2.0 * rate)
-    padded = np.concatenate([np.zeros(FEWEST), weight])
-    sums = lfilter([1.0], [1.0, -q], padded[::-1])[::-1]
-    some = rows[rows + length < len(weight)] + FEWEST
-    left = np.exp(-2.0 * rate * length) * sums[some + length]
-    # an empty window gives the fallback, so that only windows with a positive count are compared
-    inside = sums[some] - left
-    upto = np.concatenate([np.zeros(FEWEST + 1, np.int64), np.cumsum(counts)])
-    held = upto[some + length] - upto[some]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(left > 0, left / np.maximum(inside, 0), 0.0)
-    return float(max(ratio[held > 1].max(initial=0.0), ratio[held == 1].max(initial=0.0) / SINGULAR))
+    p = -math.expm1(-2.0 * rate)
+    decayed = length * p / 2.0 * math.exp(min(2.0 * rate, 600.0))
+    exponent = math.log(2.0) * max(8.0, 16.0 * rate / math.log(2.0))
+    return max(decayed, exponent) + math.sqrt(length) / 2.0
 
 
-def _after_gaps(weight: NDArray[np.float64], occupied: NDArray[np.int64]) -> float:
-    """Largest ratio of the weights in the first `many` and `few` bins after a gap, over the pairs of `RENEWED`."""
+def _after_gaps(x: NDArray[np.float64], occupied: NDArray[np.int64], worst: NDArray[np.float64]) -> None:
+    """Add the residues of the first `many` bins after a gap to the windows of the first `few`, as in `RENEWED`.
+
+    Sums fall from the larger to the smaller in equal steps, each of which rounds them.
+    """
+    from .cpu.residue import note
+
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
-    upto = np.concatenate([[0.0], np.cumsum(weight / weight.max())])
-
-    def within(k: int) -> NDArray[np.float64]:
-        return np.asarray(upto[np.minimum(begin + k, len(weight))] - upto[begin])
-
-    worst = 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for few, many in RENEWED:
-            ratio = within(many) / within(few)
-            worst = max(worst, float(np.where(np.isnan(ratio), np.inf, ratio).max()))
-    return worst
+    upto = np.concatenate([np.zeros((3, 1)), np.cumsum(x, axis=1)], axis=1)
+    for few, many in RENEWED:
+        short, whole = (upto[:, np.minimum(begin + k, x.shape[1])] - upto[:, begin] for k in (few, many))
+        left = whole[:2].sum(axis=0) - short[:2].sum(axis=0)
+        for (A, B, C), gone in zip(short.T.tolist(), left.tolist(), strict=True):
+            note(A, B, C, gone, math.sqrt(many / 3.0) / 2.0, OWN, CONDITION_BOUND, worst)
 
 
 def spec_of(spec: Spec, level: int) -> Spec:
