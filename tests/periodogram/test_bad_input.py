@@ -216,6 +216,7 @@ def test_units_of_the_grid():
         lombscargle(T * u.day, Y, **GRID)
     with pytest.raises(ValueError, match=r"fmax has the unit d; one that converts to 1 / d"):
         lombscargle(T * u.day, Y, fmin=0.2 / u.day, fmax=3 * u.day)
+    assert lombscargle(T * u.one, Y, **GRID).period == lombscargle(T, Y, **GRID).period
 
 
 @pytest.mark.parametrize("search", [lombscargle, LombScargle])

@@ -193,6 +193,20 @@ def test_units_that_do_not_fit():
     assert absolute.model(Time([59000, 59001], format="mjd"), 0.2 / u.d).shape == (2,)
 
 
+def test_plain_times_beside_values_with_a_unit():
+    """astropy then makes the times dimensionless, and plain frequencies suit them."""
+    t, y, _ = curve(60)
+    ends = {"minimum_frequency": 0.05, "maximum_frequency": 2.0}
+    found, theirs, plain = ours(t, y * u.mag), Astropy(t, y * u.mag), ours(t, y)
+    np.testing.assert_array_equal(found.autofrequency(**ends), theirs.autofrequency(**ends))
+    np.testing.assert_allclose(found.autopower(**ends)[1], plain.autopower(**ends)[1], rtol=1e-12)
+    np.testing.assert_allclose(found.false_alarm_level(0.1, **ends), theirs.false_alarm_level(0.1, **ends), rtol=1e-9)
+    peaks, expected = found.peaks(3, **ends), plain.peaks(3, **ends)
+    np.testing.assert_array_equal(peaks.frequency, expected.frequency)
+    np.testing.assert_array_equal(peaks.alias, expected.alias)
+    np.testing.assert_array_equal(found.prewhiten(1, **ends).frequency, plain.prewhiten(1, **ends).frequency)
+
+
 def test_rows_that_are_not_finite_are_left_out():
     t, y, dy = curve(40)
     holes = y.copy()

@@ -190,8 +190,11 @@ class FittedCurve(Curve):
 
 
 def _refuse_unit(name: str, frequency: Any, t: Any) -> None:
-    """Raise UnitConversionError if an end of the grid has a unit and the times have none, or the other way round."""
-    if frequency is None or has_unit(frequency) == has_unit(t):
+    """Raise UnitConversionError if an end of the grid has a unit and the times have none, or the other way round.
+
+    Dimensionless times, which plain ones become beside values with a unit, take plain numbers too.
+    """
+    if frequency is None or has_unit(frequency) == has_unit(t) or (has_unit(t) and t.unit.is_unity()):
         return
     from astropy.units import UnitConversionError
 

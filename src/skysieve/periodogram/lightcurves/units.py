@@ -287,6 +287,8 @@ def strip_frequency(value: Any, name: str, units: Units) -> Any:
         if own is not None:
             raise ValueError(f"{name} has the unit {own}, but t has none; give both a unit or neither")
         return value
+    if own is None and units.time.is_unity():
+        return value
     if own is None:
         raise ValueError(f"{name} has no unit, but t is in {units.time}; give {name} a unit such as 1/{units.time}")
     return strip(value, name, units.frequency)[0]

@@ -295,14 +295,14 @@ def find_aliases(
 
 
 def days_in(unit: Any) -> float:
-    """Days in a unit of time; 1 for None.
+    """Days in a unit of time; 1 for None and for dimensionless times, which are plain times beside values with a unit.
 
     Raises
     ------
     ValueError
         If it is no unit of time.
     """
-    if unit is None:
+    if unit is None or unit.is_unity():
         return 1.0
     from astropy.units import UnitConversionError, day
 
