@@ -81,6 +81,21 @@ def test_least_squares(model, nterms, method):
     assert np.all(found.period_error > 0)
 
 
+@pytest.mark.parametrize("model", ["offsets", "separate"])
+def test_errors_do_not_count_bands_without_usable_rows(model):
+    """Of such a band nothing is fitted, so that it takes no degrees of freedom; with "separate", also of few rows."""
+    t, y, bands, _ = curve()
+    few = np.isin(bands, ["g", "u"])
+    few[np.flatnonzero(bands == "g")[:2]] &= model == "offsets"
+    holes = np.where(few, np.nan, y)
+    without = lombscargle_multiband(t[~few], y[~few], bands[~few], model=model, **GRID)
+    one = lombscargle_multiband(t, holes, bands, model=model, **GRID)
+    batch = lombscargle_multiband([t, t], [holes, y], [bands, bands], model=model, **GRID)
+    whole = lombscargle_multiband(t, y, bands, model=model, **GRID)
+    np.testing.assert_allclose(one.period_error, without.period_error, rtol=1e-9)
+    np.testing.assert_allclose(batch.period_error, [without.period_error, whole.period_error], rtol=1e-9)
+
+
 @pytest.mark.few
 @pytest.mark.parametrize("method", ["nufft", "direct"])
 @pytest.mark.parametrize(

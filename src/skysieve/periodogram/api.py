@@ -571,14 +571,14 @@ class LombScarglePlan(Plan):
             normalization=spec.normalization,
             fit_mean=spec.fit_mean,
             has_dy=curves.source.has_dy,
-            parameters=self._parameters(curves),
+            parameters=self._parameters(curves, output),
             nterms=spec.nterms,
         )
         if out is not None and listed is not None and listed.position is not None:
             out[...] = getattr(result.power, "value", result.power)
         return result
 
-    def _parameters(self, curves: CurveSet) -> Any:
+    def _parameters(self, curves: CurveSet, output: Output) -> Any:
         """Number of parameters of the fit, with the subtracted mean; one for all objects, or one for each."""
         return 2 * self._spec.nterms + (self._spec.fit_mean or self._spec.center_data)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from skysieve.core.device import Device
     from skysieve.periodogram.lightcurves.sources import CurveSet
 
-    from .contract import BandModelName, Engine
+    from .contract import BandModelName, Engine, Output
 
 __all__ = ["MultibandPlan", "MultibandResult", "lombscargle_multiband", "multiband_bootstrap"]
 
@@ -482,8 +482,9 @@ class _BandsPlan(LombScarglePlan):
         self._spec = replace(self._spec, model=self.model, fewest=self._fewest)
         return super()._make_engine(device, memory, threads)
 
-    def _parameters(self, curves: CurveSet) -> Any:
-        """Parameters of the fit, by the bands that each object has; columns with a penalty count in full."""
+    def _parameters(self, curves: CurveSet, output: Output) -> Any:
+        """Parameters of the fit, by the bands in which each object has enough usable rows; columns with a penalty
+        count in full."""
         m, source = self.model, curves.source
         n_rows = np.diff(source.offsets)
         out = np.empty(source.n_objects, np.int64)
@@ -492,7 +493,11 @@ class _BandsPlan(LombScarglePlan):
             last = min(first + step, source.n_objects)
             codes = source.bands(first, last)  # pyrefly: ignore[missing-attribute]  # from `with_bands`
             owner = np.repeat(np.arange(last - first), n_rows[first:last])
-            rows = np.bincount(owner * m.n_bands + codes, minlength=(last - first) * m.n_bands)
+            band = owner * m.n_bands + codes
+            if (output.n_used[first:last] < n_rows[first:last]).any():
+                t, y, dy, _ = source.read(first, last)
+                band = band[to_host(finite_rows(t, y, dy))]
+            rows = np.bincount(band, minlength=(last - first) * m.n_bands)
             out[first:last] = (rows.reshape(last - first, m.n_bands) >= self._fewest).sum(axis=1)
         return out * (m.band_constant + 2 * m.band_terms) + 2 * max(0, m.terms - m.band_terms)
 
