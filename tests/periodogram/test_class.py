@@ -414,6 +414,18 @@ def test_errors_that_are_none_and_rows_that_are_none(ask) -> None:
         ask(odd(y=np.full(60, np.nan)))
 
 
+def test_prewhitening_shortens_steps_that_raise_chi_square():
+    """Of these 40 points the first Gauss-Newton step with three sinusoids is too long."""
+    rng = np.random.default_rng(64)
+    t = np.sort(rng.uniform(0, 1, 40))
+    frequency = np.array([3.4, 5.1, 8.3])
+    y = np.sin(2 * np.pi * (np.outer(t, frequency) + rng.random(3))).sum(axis=1) + 0.02 * rng.normal(size=40)
+    found = ours(t, y).prewhiten(3, maximum_frequency=20)
+    np.testing.assert_allclose(np.sort(found.frequency), frequency, atol=5 * found.frequency_error.max())
+    assert found.frequency_error.max() < 0.01
+    assert np.std(found.residual.y) < 0.025
+
+
 def test_masked_rows_are_not_prewhitened() -> None:
     whole = odd()
     y = np.ma.MaskedArray(whole.y, mask=np.arange(60) < 5)

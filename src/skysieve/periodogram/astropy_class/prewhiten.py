@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STEPS = 20
 """Largest number of Gauss-Newton steps for the frequencies; from a peak, a few are enough."""
+HALVINGS = 8
+"""How often a step that raises chi-square is halved before the fit ends."""
 CURVE = ("t", "y", "dy", "fit_mean", "center_data", "nterms", "normalization")
 """Arguments of `LombScargle` that a file of `Prewhitened` holds."""
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
@@ -141,9 +143,9 @@ def joint_fit(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Least squares for a constant and sinusoids, their frequencies free (each within ``limit`` of its start).
 
-    Gauss-Newton steps, with the amplitudes solved for in each.  ``weight`` is 1/dy.  Returns the frequencies, the
-    parameters ``[c, a_1.., b_1..]`` (a sin + b cos), the residuals and the covariance of
-    ``[c, a.., b.., f..]`` for errors of 1.
+    Gauss-Newton steps, with the amplitudes solved for in each; a step that raises chi-square is halved.  ``weight`` is
+    1/dy.  Returns the frequencies, the parameters ``[c, a_1.., b_1..]`` (a sin + b cos), the residuals and the
+    covariance of ``[c, a.., b.., f..]`` for errors of 1.
     """
     start, k = f, len(f)
 
@@ -157,9 +159,13 @@ def joint_fit(
     theta, left, jacobian = solve(f)
     for _ in range(STEPS):
         step = np.linalg.lstsq(jacobian, left * weight, rcond=None)[0][2 * k + 1 :]
-        moved = np.clip(f + step, start - limit, start + limit)
-        new_theta, new_left, new_jacobian = solve(moved)
-        if np.sum((new_left * weight) ** 2) >= np.sum((left * weight) ** 2):
+        chi2 = np.sum((left * weight) ** 2)
+        for halving in range(HALVINGS + 1):
+            moved = np.clip(f + 0.5**halving * step, start - limit, start + limit)
+            new_theta, new_left, new_jacobian = solve(moved)
+            if np.sum((new_left * weight) ** 2) < chi2:
+                break
+        else:
             break
         settled = np.max(np.abs(moved - f)) < 1e-9 * limit
         f, theta, left, jacobian = moved, new_theta, new_left, new_jacobian
