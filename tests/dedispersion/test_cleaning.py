@@ -45,6 +45,25 @@ def test_noise_and_pulses_are_not_changed():
     assert not any(cleaner.records.removed().parts.values())
 
 
+@pytest.mark.parametrize("means", [np.logspace(0, 5, 64), np.linspace(-300, 300, 64), np.zeros(64)])
+def test_levels_of_channels_do_not_affect_their_autocorrelation(means):
+    """A channel is not bad for a high mean; the autocorrelation is that of the samples less their mean."""
+    rng = np.random.default_rng(5)
+    x = (rng.standard_normal((9216, 64)) + rng.permutation(means)).astype(np.float32)
+    fb = Filterbank.from_array(x.T, fch1=1500.0, foff=-3.0, tsamp=1e-3)
+    assert not search(fb, [0.0, 10.0], device="cpu").removed.mask.cells.any()
+    counts = np.full(9, 1024)
+    total, square, lag = (np.zeros((9, 64)) for _ in range(3))
+    cpu_cleaner.moments(x, 1024, np.float64(0), total, square, lag)
+    *_, rho = cpu_cleaner.level_of(total, square, lag, cpu_cleaner.ends_of(x, counts), counts)
+    pieces = x.astype(np.float64).reshape(9, 1024, 64)
+    off = pieces - pieces.mean(axis=1, keepdims=True)
+    up = (off[:, 1:] * off[:, :-1]).sum(axis=(0, 1)) + pieces.var(axis=1).sum(axis=0)
+    expected = up / (1023 * pieces.var(axis=1).sum(axis=0))
+    # sums of products of 1e10, rounded 1e3 times, over the variance of a piece
+    np.testing.assert_allclose(rho, expected, rtol=0, atol=1e3 * 2.0**-53 * np.abs(means).max() ** 2 + 1e-12)
+
+
 def test_bad_channels_are_found():
     fb, spoiled = data("bad")
     out, cleaner = cleaned(fb)

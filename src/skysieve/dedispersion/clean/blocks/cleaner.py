@@ -264,7 +264,8 @@ class Cleaner:
         total, square, lag = (np.zeros((P, C), kind) for _ in range(3))
         how = self._how
         how(cpu_cleaner.moments, MOMENT_STEPS * n)(rows, q, self.wide, total, square, lag)
-        mean, var, level, sigma, rho = cpu_cleaner.level_of(total, square, lag, counts)
+        ends = cpu_cleaner.ends_of(rows, counts)
+        mean, var, level, sigma, rho = cpu_cleaner.level_of(total, square, lag, ends, counts)
         dead = ~(sigma > 0) & self._use
         live, bad, cells = self._use & ~dead, np.zeros(C, bool), np.zeros((P, C), bool)
         if {"channels", "cells"} & set(self.steps):

@@ -156,22 +156,28 @@ def around(values, live):
     return out
 
 
-def piece_moments(total, square, lag, counts):
+def ends_of(rows, counts):
+    """Sum of the first and the last sample of each piece."""
+    stops = np.cumsum(counts)
+    return rows[stops - counts].astype(np.float64) + rows[stops - 1]
+
+
+def piece_moments(total, square, lag, ends, counts):
     """Mean, variance, and estimate of the variance of each piece, and the lag-1 autocorrelation of each channel."""
     n = counts[:, None]
     mean = total * (1 / n)
     var = np.maximum(0.0, square * (1 / n) - mean * mean)
-    # the mean of products of neighbours is below the square of the mean by var / n
-    up, down = in_turn(lag - mean * mean * (n - 1.0) + var), in_turn(var * (n - 1.0))
+    # sums of products of neighbours less the mean of the piece, which are -var on average for white noise
+    up, down = in_turn(lag - mean * mean * (n + 1.0) + mean * ends + var), in_turn(var * (n - 1.0))
     return mean, var, var * (n / (n - 1)), np.where(down > 0, up / np.where(down > 0, down, 1.0), 0.0)
 
 
-def level_of(total, square, lag, counts):
+def level_of(total, square, lag, ends, counts):
     """Mean and variance of each piece; level, sigma and lag-1 autocorrelation of each channel.
 
     Level and sigma are medians over the pieces.  The autocorrelation is 0 on average for white noise.
     """
-    mean, var, fair, rho = piece_moments(total, square, lag, counts)
+    mean, var, fair, rho = piece_moments(total, square, lag, ends, counts)
     part = 1 - 2 / (9 * (int(counts[0]) - 1))
     return mean, var, medians(mean), np.sqrt(medians(fair) / (part * part * part)), rho
 

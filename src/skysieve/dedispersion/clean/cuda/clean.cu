@@ -238,10 +238,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) moments(Job j) {
   const i64 at = (i64)part * j.channels + c;
   const bool mine = lane < pieces;
   const int first = lane * j.piece, last = mine ? piece_end(j, lane, pieces, b.count) : first;
-  Sum total = 0, square = 0, lag = 0, before = 0;
+  Sum total = 0, square = 0, lag = 0, before = 0, begun = 0;
   for (int t = first; t < last; t += 4) {
     Sum v[4];
     four(j, b, c, t, b.count, v);
+    if (t == first) begun = v[0];
 #pragma unroll
     for (int k = 0; k < 4; k++)
       if (t + k < last) {
@@ -260,7 +261,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) moments(Job j) {
   const double n = mine ? last - first : j.piece, one = quotient(1.0, n);
   const double m = mul((double)total, one), squared = mul(m, m);
   const double v = larger(0.0, sub(mul((double)square, one), squared)), less = sub(n, 1.0);
-  const double up = add(sub((double)lag, mul(squared, less)), v), down = mul(v, less);
+  const double ends = mul(m, add((double)begun, (double)before));  // `before` is the last sample
+  const double up = add(add(sub((double)lag, mul(squared, add(n, 1.0))), ends), v), down = mul(v, less);
   if (mine) {
     const i64 cell = ((i64)part * PIECES + lane) * j.channels + c;
     j.mean[cell] = m;
