@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from skysieve.sphere import (
+    ConvolvePlan,
     Gaussian,
+    Healpix,
     MexicanHat,
     Needlet,
     Profile,
@@ -103,6 +105,19 @@ def test_the_table_is_the_profile(name):
     found = r(4 * np.sin(theta / 2) ** 2)
     assert np.abs(found - k.profile(theta)).max() < (1.5 * r.error + 2e-12) * r.peak  # sums over degrees round
     assert r(np.array([r.xmax * 1.001]))[0] == 0
+
+
+@pytest.mark.parametrize("scale", [0.15, 0.2])
+def test_q_and_u_with_a_kernel_that_reaches_the_antipode(scale):
+    """There the radial part of spin 2 has no limit, but it is multiplied by a factor that vanishes."""
+    kernel = from_function(lambda t: (1 + (t / scale) ** 2) ** -3.0, normalize=True)
+    assert make_radial(kernel, 1e-9, spin=2).error < 1e-8
+    maps = np.random.default_rng(0).normal(size=(2, 192))
+    both = []
+    for method in ("ring", "direct"):
+        with ConvolvePlan(kernel, Healpix(4), spin=2, method=method, eps=1e-9, device="cpu") as plan:
+            both.append(plan.execute(maps))
+    assert np.abs(both[0] - both[1]).max() < 1e-8 * both[1].std()
 
 
 @pytest.mark.parametrize("name", ["gaussian", "mexican hat", "cusp", "top hat"])

@@ -53,9 +53,10 @@ class Radial:
     series : numpy.ndarray of float64 or None
         Chebyshev coefficients over [0, xmax].
     peak : float
-        Largest modulus of the profile.
+        Largest modulus of the profile; with ``spin=2`` times the fourth power of the cosine of half the angle, by which
+        the profile of that spin is multiplied.
     error : float
-        Largest difference between table and profile at some points, relative to the peak.
+        Largest difference between table and profile at some points, times the same factor, relative to the peak.
     positive : bool
         Whether no value may be below 0.
     hard : bool
@@ -117,9 +118,9 @@ def make_radial(kernel: Kernel, eps: float, spin: int = 0) -> Radial:
             return kernel.profile(theta)
         return jacobi_series(window, theta) if window is not None else np.asarray(kernel.tensor(theta), np.float64)
 
-    series, peak = _series(profile, xmax)
+    series, peak = _series(profile, xmax, spin)
     exact = profile if series is None else partial(_sum_series, series, xmax)
-    cells, error = _cells(exact, xmax, peak)
+    cells, error = _cells(exact, xmax, peak, spin)
     return Radial(radius, xmax, cells, series, peak, error, kernel.positive and spin == 0, kernel.hard)
 
 
@@ -173,14 +174,15 @@ def _spin_window(kernel: Kernel, eps: float) -> NDArray[np.float64]:
 
 
 def _series(
-    profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float
+    profile: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float, spin: int = 0
 ) -> tuple[NDArray[np.float64] | None, float]:
-    """Chebyshev coefficients of a profile over [0, xmax], None if it needs too many, and its largest modulus."""
+    """Chebyshev coefficients of a profile over [0, xmax], None if it needs too many, and `Radial.peak`."""
     peak = 0.0
     for n in SERIES:
         nodes = np.cos((np.arange(n) + 0.5) * math.pi / n)
-        f = profile((nodes + 1) / 2 * xmax)
-        peak = max(peak, float(np.abs(f).max()))
+        x = (nodes + 1) / 2 * xmax
+        f = profile(x)
+        peak = max(peak, float(np.abs(f * _fall(x, spin)).max()))
         # the cosine transform of type 2; importing scipy.fft takes longer than a map
         turned = np.fft.rfft(np.concatenate([f, f[::-1]]))[:n] * np.exp(-0.5j * math.pi / n * np.arange(n))
         c = turned.real / n
@@ -192,9 +194,9 @@ def _series(
 
 
 def _cells(
-    exact: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float, peak: float
+    exact: Callable[[NDArray[np.float64]], NDArray[np.float64]], xmax: float, peak: float, spin: int = 0
 ) -> tuple[NDArray[np.float64], float]:
-    """The table of a profile, with as few cells as its accuracy needs, and its error relative to ``peak``."""
+    """The table of a profile, with as few cells as its accuracy needs, and `Radial.error`."""
     nodes = np.cos((np.arange(DEGREE + 1) + 0.5) * math.pi / (DEGREE + 1))
     inverse = np.linalg.inv(np.vander(nodes, DEGREE + 1, increasing=True))
     probes = np.array([-0.97, -0.5, 0.1, 0.61])
@@ -204,8 +206,14 @@ def _cells(
         half = 0.5 * math.sqrt(xmax) / n
         middle = (2 * np.arange(n)[:, None] + 1) * half
         cells = exact(((middle + half * nodes) ** 2).ravel()).reshape(n, -1) @ inverse.T
-        found = cells @ powers.T - exact(((middle + half * probes) ** 2).ravel()).reshape(n, -1)
+        x = (middle + half * probes) ** 2
+        found = (cells @ powers.T - exact(x.ravel()).reshape(n, -1)) * _fall(x, spin)
         error = float(np.abs(found).max()) / peak
         if error <= _CELL_ERROR or n >= _MAX_CELLS:
             return np.ascontiguousarray(cells), error
         n *= 2
+
+
+def _fall(x: NDArray[np.float64], spin: int) -> NDArray[np.float64]:
+    """The factor by which the profile of a spin is multiplied: with spin 2 it is 0 at the antipode."""
+    return np.asarray(np.maximum(0, 1 - x / 4) ** spin, np.float64)
