@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skysieve.dedispersion.contract import Packed, direction
+from skysieve.dedispersion.contract import Packed, Room, direction
 
 from .observation import Observation, check_freqs, check_tsamp
 from .sigproc import BadFile, add_ifs, choose_ifs, largest, unpack_table, unpacked
+from .threads import Threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,10 +54,13 @@ class PsrfitsReader:
         one polarisation.
     """
 
+    takes_room = True
+
     def __init__(self, path: str | os.PathLike[str], ifs: str | int = "sum") -> None:
         from astropy.io import fits
 
         self.path = Path(path)
+        self._threads = Threads()
         try:
             self._hdus = fits.open(self.path, memmap=True, lazy_load_hdus=True)
         except OSError as error:
@@ -115,6 +120,8 @@ class PsrfitsReader:
         self.dtype: np.dtype[Any] = np.dtype(np.float32) if self.scaled else plain
         bare = self.npol == 1 and not self.scaled and not len(self.gaps) and direction(self.order) != 0
         self.packs = self.nbits < 8 and self.nchan * self.nbits % 8 == 0 and bare
+        pair = np.empty(0, self.dtype)
+        self._kind: np.dtype[Any] = add_ifs(pair, pair).dtype if len(self.ifs) > 1 else self.dtype
         self.maximum = 0 if self.scaled or self.signed else largest(self.nbits, len(self.ifs))
         day, second, rest = (self._number(primary, key, 0) for key in ("STT_IMJD", "STT_SMJD", "STT_OFFS"))
         mjd = day + (second + rest) / DAY
@@ -280,37 +287,44 @@ class PsrfitsReader:
         self.scaled = not idle or self.zero != 0
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and end the threads that read it."""
+        self._threads.close()
         self._rows = self._plain = None
         self._hdus.close()
 
-    def read(self, start: int, count: int) -> NDArray[Any]:
-        """Samples ``start : start + count``, shape (count, nchan)."""
-        wide = len(self.ifs) > 1
-        kind = add_ifs(np.empty(0, self.dtype), np.empty(0, self.dtype)).dtype if wide else self.dtype
-        out = np.empty((count, self.nchan), kind)
-        at = 0
+    def read(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
+        """Samples ``start : start + count``, shape (count, nchan), in ``room`` if it is given.
+
+        Several threads share the rows of the table.
+        """
+        nbytes = count * self.nchan * self._kind.itemsize
+        memory = np.empty(nbytes, np.uint8) if room is None else room.take(nbytes)
+        out = memory.view(self._kind).reshape(count, self.nchan)
+        parts, at = [], 0
         while at < count:
             row = int(np.searchsorted(self.starts, start + at, side="right")) - 1
             first = start + at - int(self.starts[row])
-            held = self._row(row)
             if first < self.nsblk:
                 n = min(self.nsblk - first, count - at)
-                out[at : at + n] = held[first : first + n]
+                parts.append(partial(self._convert, row, first, out[at : at + n]))
             else:
                 n = min(int(self.starts[row + 1]) - start - at, count - at)
-                mean = held.mean(axis=0, dtype=np.float64)
-                out[at : at + n] = mean if kind.kind == "f" else np.rint(mean)
+                parts.append(partial(self._bridge, row, out[at : at + n]))
             at += n
+        self._threads.run(parts)
         return out
 
-    def packed(self, start: int, count: int) -> Packed:
+    def packed(self, start: int, count: int, room: Room | None = None) -> Packed:
         """The same samples, in the bits of the file; see `contract.Packed`."""
         rows = range(start // self.nsblk, (start + count - 1) // self.nsblk + 1 if count else 0)
-        parts = [self._bytes(row).reshape(self.nsblk, -1) for row in rows]
-        whole = np.concatenate(parts) if parts else np.empty((0, self.nchan * self.nbits // 8), np.uint8)
-        first = start - rows.start * self.nsblk
-        return Packed(whole[first : first + count], direction(self.order) < 0, self.nbits, True)
+        width = self.nchan * self.nbits // 8
+        memory = np.empty(count * width, np.uint8) if room is None else room.take(count * width)
+        out = memory.reshape(count, width)
+        for row in rows:
+            low, high = (min(max(row * self.nsblk + k - start, 0), count) for k in (0, self.nsblk))
+            at = start + low - row * self.nsblk
+            out[low:high] = self._bytes(row).reshape(self.nsblk, -1)[at : at + high - low]
+        return Packed(out, direction(self.order) < 0, self.nbits, True)
 
     def _bytes(self, row: int) -> NDArray[np.uint8]:
         data = np.ascontiguousarray(self._plain[row : row + 1]).reshape(-1)  # a scalar would lose its byte order
@@ -322,21 +336,54 @@ class PsrfitsReader:
             raise BadFile(f"{self.path}: row {row} holds {raw.size} bytes, not NSBLK x NPOL x NCHAN samples")
         return raw
 
-    def _row(self, row: int) -> NDArray[Any]:
-        """One row of the table: shape (NSBLK, nchan)."""
-        raw = self._bytes(row)
-        if self._table is not None:
-            values = unpacked(raw, self._table).reshape(self.nsblk, self.npol, self.nchan)
-        else:
-            values = raw.view(self._raw).reshape(self.nsblk, self.npol, self.nchan)
-        if self.scaled:
-            scale = self.scales[row].reshape(self.npol, self.nchan)
-            offset = self.offsets[row].reshape(self.npol, self.nchan)
-            values = ((values - np.float32(self.zero)) * scale + offset) * self.weights[row]
-        values = values.astype(self.dtype, copy=False)
-        if len(self.ifs) == 1:
-            return values[:, self.ifs[0]]
-        return add_ifs(values[:, self.ifs[0]], values[:, self.ifs[1]])
+    def _convert(self, row: int, first: int, out: NDArray[Any]) -> None:
+        """Write samples of one row of the table, from number ``first`` on, to ``out``, shape (count, nchan)."""
+        raw, last = self._bytes(row), first + len(out)
+        bits = self.npol * self.nchan * self.nbits
+        if bits % 8 == 0:  # otherwise samples begin within bytes
+            raw, first, last = raw[first * bits // 8 : last * bits // 8], 0, len(out)
+        flat = unpacked(raw, self._table) if self._table is not None else raw.view(self._raw)
+        values = flat.reshape(-1, self.npol, self.nchan)[first:last]
+        if not self.scaled:
+            wanted = [values[:, k].astype(self.dtype, copy=False) for k in self.ifs]
+            if len(wanted) == 1:
+                out[...] = wanted[0]
+            else:
+                out[...] = add_ifs(*wanted)
+            return
+        self._scale(row, values, self.ifs[0], out)
+        for k in self.ifs[1:]:
+            more = np.empty(out.shape, np.float32)
+            self._scale(row, values, k, more)
+            np.add(out, more, out=out)
+
+    def _scale(self, row: int, values: NDArray[Any], k: int, out: NDArray[np.float32]) -> None:
+        """Write ``((values - ZERO_OFF) DAT_SCL + DAT_OFFS) DAT_WTS`` of polarisation ``k`` to ``out``.
+
+        The numbers are those of one operation after the other in float32 (float64 for 32-bit integers); operations that
+        change nothing are left out.
+        """
+        one = slice(k * self.nchan, (k + 1) * self.nchan)
+        scale, offset, weight = self.scales[row, one], self.offsets[row, one], self.weights[row]
+        given = values[:, k]
+        kind = np.result_type(given.dtype, np.float32)
+        work = out if kind == np.float32 else np.empty(out.shape, kind)
+        if self.zero:
+            given = np.subtract(given, np.float32(self.zero), out=work)
+        np.multiply(given, scale, out=work)
+        if offset.any():
+            np.add(work, offset, out=work)
+        if (weight != 1).any():
+            np.multiply(work, weight, out=work)
+        if work is not out:
+            out[...] = work
+
+    def _bridge(self, row: int, out: NDArray[Any]) -> None:
+        """Fill samples of a gap with the mean of the row before it."""
+        held = np.empty((self.nsblk, self.nchan), self._kind)
+        self._convert(row, 0, held)
+        mean = held.mean(axis=0, dtype=np.float64)
+        out[...] = mean if self._kind.kind == "f" else np.rint(mean)
 
 
 def _degrees(text: Any, unit: int) -> float:

@@ -6,15 +6,13 @@ import math
 import os
 import struct
 import warnings
-from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from skysieve.core.checks import one_of
-from skysieve.core.tasks import usable_cores
 from skysieve.dedispersion.contract import Packed, Room, direction
 
 from .observation import (
@@ -27,6 +25,7 @@ from .observation import (
     packed_to_degrees,
     regular_freqs,
 )
+from .threads import Threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,8 +54,6 @@ MOST_CHANNELS = 2**22
 SHORT_HEADER = 2**16
 THREAD_BYTES = 4 << 20
 """Bytes that a thread reads at a time."""
-MOST_THREADS = 8
-"""Most threads that read a file; more would wait for the global interpreter lock."""
 LONG_HEADER = SHORT_HEADER + 20 * MOST_CHANNELS
 """Most bytes of a header: a channel in a list takes 20."""
 
@@ -175,20 +172,6 @@ def observation(keys: dict[str, Any], path: str | os.PathLike[str]) -> tuple[Obs
     return found, order
 
 
-_making = Lock()
-"""Held while a reader makes its threads."""
-
-
-def _free_lock() -> None:
-    """Replace the lock after a fork: a thread that held it does not exist in the child."""
-    global _making
-    _making = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_lock)
-
-
 class SigprocReader:
     """Samples of one ``.fil`` or ``.tim``, channels in the order of the file.
 
@@ -207,8 +190,7 @@ class SigprocReader:
     def __init__(self, path: str | os.PathLike[str], bit_order: str = "little", ifs: str | int = "sum") -> None:
         self.path = Path(path)
         self._file = open(self.path, "rb")  # noqa: SIM115 - closed by close()
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
+        self._threads = Threads()
         try:
             self._open(bit_order, ifs)
         except BaseException:
@@ -262,9 +244,7 @@ class SigprocReader:
 
     def close(self) -> None:
         """Close the file, and end the threads that read it."""
-        if self._pool is not None and self._process == os.getpid():
-            self._pool.shutdown(wait=True)
-        self._pool = None
+        self._threads.close()
         self._file.close()
 
     def read(self, start: int, count: int, room: Room | None = None) -> NDArray[Any]:
@@ -294,27 +274,9 @@ class SigprocReader:
 
     def _fill(self, view: memoryview, offset: int) -> None:
         """Read bytes from an offset of the file on; several threads share a long read."""
-        if len(view) < 2 * THREAD_BYTES or usable_cores() == 1:
-            self._fill_part(view, offset)
-            return
-        pool = self._threads()
-        parts = range(0, len(view), THREAD_BYTES)
-        work = [pool.submit(self._fill_part, view[at : at + THREAD_BYTES], offset + at) for at in parts]
-        try:
-            for one in work:
-                one.result()
-        finally:  # after an error or Ctrl-C no thread may write to the memory any more
-            for one in work:
-                one.cancel()
-            wait(work)
-
-    def _threads(self) -> ThreadPoolExecutor:
-        """The threads that read; several threads may ask for them at once."""
-        with _making:
-            if self._pool is None or self._process != os.getpid():  # a forked process has no copies of the threads
-                self._process = os.getpid()
-                self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "skysieve-read")
-            return self._pool
+        step = THREAD_BYTES if len(view) >= 2 * THREAD_BYTES else max(1, len(view))
+        parts = range(0, len(view), step)
+        self._threads.run([partial(self._fill_part, view[at : at + step], offset + at) for at in parts])
 
     def _fill_part(self, view: memoryview, offset: int) -> None:
         fd = self._file.fileno()
