@@ -88,6 +88,15 @@ def test_every_type_in_chunks(runtime, kind):
             assert np.array_equal(sums, truth[:, low : low + sums.shape[1]])
 
 
+@pytest.mark.parametrize(("channels", "ndm", "most"), [(5, 1, 40), (16, 33, 256), (37, 70, 257), (18, 40, 400)])
+def test_floats_are_added_in_one_order(runtime, channels, ndm, most):
+    """Groups of channels that are not full, and delays of a block that fit its shared memory, just fit, and do not."""
+    fb, rng = bank("f4", channels, 1100), np.random.default_rng(channels)
+    delays = rng.integers(0, most, (ndm, channels)).astype(np.int32)
+    delays[0], delays[-1, ::3] = 0, most
+    both([runtime], fb, [Table(delays, 1)], [(0, 1100), (300, 1001)])
+
+
 @one_order
 @pytest.mark.parametrize("sm", [None, TURING])
 def test_cards_with_and_without_tensor_cores(runtime, sm):

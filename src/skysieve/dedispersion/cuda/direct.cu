@@ -11,15 +11,25 @@
 //   Limit: the caches.
 // floats: float32, added in the order that contract.py states: pairs, pairs of pairs, ... of 16 channels, then these
 //   sums one by one.
+//   Layout: a block sums 32 DMs x 256 samples.  Samples of 16 channels are staged from the least delay on; if the
+//   delays of a channel differ too much, the channels are read from the caches.
+//   Cost: a warp adds 4 DMs x 256 samples of a channel by 36 loads.
+//   Limit: shared memory (4 bytes for a sample that is added).
 //
 // archs: 75 80 86 89 90 100 120
 // build: default
 // budget: default kernel=packed regs<=168 smem<=512
+// budget: default kernel=floats regs<=128 smem<=35008
 #include "common.cuh"
 
 #define DMS 32
 #define SPAN 512
 #define MOST_ADDED 257  // 257 * 255 = 65535
+#define GROUP 16        // channels whose sum is a tree
+#define FLOAT_DMS 32
+#define FLOAT_SPAN 256
+#define FLOAT_EACH (FLOAT_SPAN / 32)
+#define FLOAT_ROOM 512  // staged samples of a channel
 
 struct Shape {
   i64 stride, ypitch;
@@ -113,25 +123,85 @@ extern "C" __global__ void __launch_bounds__(256) direct(const u8* __restrict__ 
   for (int d = 0; d < 4; d++) store(s, y, m + d, t, sum[d]);
 }
 
-extern "C" __global__ void __launch_bounds__(256) floats(const float* __restrict__ x, const int* __restrict__ delays,
-                                                         float* __restrict__ y, Shape s) {
-  const int t = blockIdx.x * 256 + threadIdx.x, m = s.row0 + blockIdx.y;
-  const int here = min(t, s.count - 1);
-  const int* const n = delays + (i64)min(m, s.ndm - 1) * s.nchan;
-  float total = 0.0f;
-  for (int c0 = 0; c0 < s.nchan; c0 += 16) {
-    float v[16];
+// The samples of a lane, less those beyond `last`.
+__device__ __forceinline__ void take(float (&v)[FLOAT_EACH], const float* row, int last) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-      const int c = c0 + i;
-      v[i] = c < s.nchan ? __ldg(x + (i64)c * s.stride + s.first + here + __ldg(n + c)) : 0.0f;
-    }
+  for (int k = 0; k < FLOAT_EACH; k++) v[k] = row[min(lane + 32 * k, last)];
+}
+__device__ __forceinline__ void add_to(float (&v)[FLOAT_EACH], const float (&w)[FLOAT_EACH]) {
 #pragma unroll
-    for (int width = 8; width; width >>= 1)
-#pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (i < width) v[i] = __fadd_rn(v[2 * i], v[2 * i + 1]);
-    total = __fadd_rn(total, v[0]);
+  for (int k = 0; k < FLOAT_EACH; k++) v[k] = __fadd_rn(v[k], w[k]);
+}
+// Sums of neighbouring channels from number i on: that of the first half plus that of the second half.  row(i): where
+// the samples of channel i begin.
+template <int CHANNELS, typename Row>
+__device__ __forceinline__ void add_halves(float (&v)[FLOAT_EACH], const Row& row, int i, int last) {
+  if constexpr (CHANNELS == 1) {
+    take(v, row(i), last);
+  } else {
+    float w[FLOAT_EACH];
+    add_halves<CHANNELS / 2>(v, row, i, last);
+    add_halves<CHANNELS / 2>(w, row, i + CHANNELS / 2, last);
+    add_to(v, w);
   }
-  if (t < s.count && m < s.row0 + s.rows) y[(i64)(m - s.row0) * s.ypitch + t] = __fadd_rn(0.0f, total);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) floats(const float* __restrict__ x, const int* __restrict__ delays,
+                                                            float* __restrict__ y, Shape s) {
+  __shared__ float held[GROUP][FLOAT_ROOM];
+  __shared__ int offset[GROUP][FLOAT_DMS + 1], least[GROUP];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int t0 = blockIdx.x * FLOAT_SPAN, m0 = s.row0 + blockIdx.y * FLOAT_DMS, last = s.count - 1 - t0;
+  float total[FLOAT_DMS / 8][FLOAT_EACH];
+#pragma unroll
+  for (int d = 0; d < FLOAT_DMS / 8; d++)
+#pragma unroll
+    for (int k = 0; k < FLOAT_EACH; k++) total[d][k] = 0.0f;
+  for (int c0 = 0; c0 < s.nchan; c0 += GROUP) {
+    const int n = min(GROUP, s.nchan - c0);
+    __syncthreads();
+    for (int e = tid; e < GROUP * FLOAT_DMS; e += 256) {
+      const int m = e / GROUP, i = e % GROUP;
+      offset[i][m] = i < n ? __ldg(delays + (i64)min(m0 + m, s.ndm - 1) * s.nchan + c0 + i) : 0;
+    }
+    __syncthreads();
+    int wide = 0;
+    for (int i = warp; i < GROUP; i += 8) {
+      const int mine = offset[i][lane];
+      int low = mine, high = mine;
+      for (int o = 16; o; o >>= 1) {
+        low = min(low, __shfl_xor_sync(~0u, low, o));
+        high = max(high, __shfl_xor_sync(~0u, high, o));
+      }
+      const int spread = high - low, room = min(FLOAT_ROOM, FLOAT_SPAN + spread);
+      offset[i][lane] = mine - low;
+      if (!lane) least[i] = low;
+      wide |= spread > FLOAT_ROOM - FLOAT_SPAN;
+      const float* const from = x + (i64)(c0 + i) * s.stride + s.first + t0 + low;
+      for (int k = lane; k < room; k += 32) held[i][k] = i < n ? __ldg(from + min(k, last + spread)) : 0.0f;
+    }
+    wide = __syncthreads_or(wide);
+#pragma unroll
+    for (int d = 0; d < FLOAT_DMS / 8; d++) {
+      const int m = warp * (FLOAT_DMS / 8) + d;
+      float sum[FLOAT_EACH];
+      if (wide) {  // some channel has no room for the delays of all DMs
+        const float* const from = x + (i64)c0 * s.stride + s.first + t0;
+        add_halves<GROUP>(
+            sum, [&](int i) { return i < n ? from + i * s.stride + least[i] + offset[i][m] : held[i]; }, 0, last);
+      } else
+        add_halves<GROUP>(sum, [&](int i) { return held[i] + offset[i][m]; }, 0, FLOAT_SPAN);
+      add_to(total[d], sum);
+    }
+  }
+#pragma unroll
+  for (int d = 0; d < FLOAT_DMS / 8; d++) {
+    const int m = m0 + warp * (FLOAT_DMS / 8) + d;
+    if (m >= s.row0 + s.rows) continue;
+    float* const to = y + (i64)(m - s.row0) * s.ypitch + t0;
+#pragma unroll
+    for (int k = 0; k < FLOAT_EACH; k++)
+      if (lane + 32 * k <= last) to[lane + 32 * k] = __fadd_rn(0.0f, total[d][k]);
+  }
 }

@@ -35,6 +35,8 @@ PLAN_BYTES = 20.0
 """Bytes of a plan for each delay (measured: 10 to 18 for delays that fit the tensor cores best)."""
 PACKED = {"dms": 32, "samples": 512, "rows": 16}
 """Kernel ``packed``: DMs and samples of a block of threads, and largest number of rows in shared memory at a time."""
+FLOAT_DMS = 32
+"""DMs of a block of threads of the kernel ``floats``; like ``direct``, it sums 256 samples."""
 DIRECT = np.dtype(
     [
         ("stride", np.int64), ("ypitch", np.int64), ("nchan", np.int32), ("ndm", np.int32), ("first", np.int32),
@@ -203,7 +205,8 @@ class Worker:
                 shared = int(s["chunk"][0]) * each
                 grid = (-(-n // PACKED["dms"]), -(-count // PACKED["samples"]))
             else:
-                grid = (-(-count // block), n if self.real else -(-n // 4))
+                dms = FLOAT_DMS if self.real else 4
+                grid = (-(-count // block), -(-n // dms))
             args = (x, self.delays[table], y, s[0])
             self.runtime.module(PACKAGE, name).launch(kernel, grid, (block,), args, shared_mem=shared, stream=stream)
 
