@@ -247,9 +247,9 @@ def psrfits(
     cells = raw.reshape(rows, nsblk, npol, nchan)
     if nbits < 8:
         per = 8 // nbits
-        parts = cells.reshape(rows, nsblk, npol, -1, per).astype(np.uint8)
+        parts = cells.reshape(rows, -1, per).astype(np.uint8)
         shifts = (nbits * np.arange(per)[::-1]).astype(np.uint8)
-        cells = np.bitwise_or.reduce(parts << shifts, axis=4)
+        cells = np.bitwise_or.reduce(parts << shifts, axis=2)
     width = npol * nchan
     scl = np.ones((rows, width)) if scl is None else scl
     offs = np.zeros((rows, width)) if offs is None else offs
@@ -328,6 +328,17 @@ def test_psrfits_integers(tmp_path, nbits, ascending):
     assert np.array_equal(fb.block(13, 21), expected[:, 13:34])
     assert fb.observation.tstart == pytest.approx(58000 + 43200.5 / 86400, abs=1e-11)
     assert (fb.observation.dec, fb.observation.source) == (pytest.approx(-22.014472, abs=1e-6), "B0531+21")
+    fb.close()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7])
+def test_psrfits_samples_that_begin_within_bytes(tmp_path, scale):
+    raw = data("u1", (48, 1, 6)) >> 6
+    fb = Filterbank.open(psrfits(tmp_path / "a.fits", raw, 2, scl=np.full((3, 6), scale)))
+    expected = raw[:, 0].T * np.float32(scale)
+    assert np.array_equal(fb.read(), expected)
+    for start, count in ((0, 1), (13, 21), (17, 3), (47, 1)):
+        assert np.array_equal(fb.block(start, count), expected[:, start : start + count])
     fb.close()
 
 

@@ -24,7 +24,7 @@ from skysieve.dedispersion.data.sigproc import pack
 from skysieve.dedispersion.dispatch import Target, engine_that_fits
 from skysieve.dedispersion.single_pulse import search as single_pulses
 from skysieve.dedispersion.single_pulse.search import WIDTHS
-from tests.dedispersion.test_formats import fil
+from tests.dedispersion.test_formats import fil, psrfits
 from tests.kernels.devices import another, on_gpu, one_order
 from tests.kernels.shim import shim_runtime
 from tests.marks import slow
@@ -225,7 +225,7 @@ def test_narrow_samples_are_unpacked_on_the_device(runtime, bits, high_first, do
 
 
 @pytest.mark.few
-@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2"])
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2", "f4"])
 @pytest.mark.parametrize("tsamp", [1e-3, 1e-4])
 def test_a_device_counts_equal_neighbours_as_the_host_does(runtime, kind, tsamp):
     """Dropped data: in chunks that overlap, with channels in any order, some constant, and runs across chunks."""
@@ -238,7 +238,8 @@ def test_a_device_counts_equal_neighbours_as_the_host_does(runtime, kind, tsamp)
     fb = Filterbank.from_array(x, freqs=freqs, tsamp=tsamp)
     by_device, by_host = (Watch(fb, 1) for _ in range(2))
     by_device.quiet = by_host.quiet = True
-    source = Cleaned(fb, None, 128, by_device, gpu=True)
+    source = Cleaned(fb, None, 128, by_device, lambda runtime, most: None, gpu=True)
+    assert source.looks
     engine = cuda.Engine(source, [table(fb, [0.0])], method="brute", capacity=6000, runtimes=[runtime])
     for start, stop in ((0, 4001), (3500, 8006), (8000, n)):
         engine.load(start, stop)
@@ -272,6 +273,31 @@ def test_a_device_counts_equal_bytes_of_narrow_samples(runtime, tmp_path, nbits,
                 assert np.array_equal(getattr(by_device, name), getattr(by_host, name)), name
         engine.close()
         by_host.close()
+
+
+@pytest.mark.parametrize(("nbits", "scaled"), [(8, True), (4, True), (8, False), (4, False)])
+def test_psrfits_is_read_into_page_locked_memory(runtime, tmp_path, monkeypatch, nbits, scaled):
+    """Scaled samples and plain ones, of which those of 4 bits stay packed; rows lie across the ranges that are read."""
+    pytest.importorskip("astropy")
+    for module in (cuda_rows, cuda):
+        monkeypatch.setattr(module, "READ", 1 << 14)
+    rng, n, C = np.random.default_rng(9), 4000, 40
+    raw = rng.integers(0, 1 << nbits, (n, 1, C))
+    scl = rng.uniform(0.5, 2, (n // 16, C)) if scaled else None
+    with Filterbank.open(psrfits(tmp_path / "a.sf", raw, nbits, scl=scl, offs=scl)) as fb:
+        t = table(fb, [0.0, 20.0])
+        engine = cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime])
+        engine.load(0, n)
+        out = np.empty((2, n - t.maxshift), engine.dtype)
+        engine.sums(0, 0, out.shape[1], out)
+        engine.close()
+        same = Cleaned(Filterbank.from_array(fb.read(), freqs=fb.freqs, tsamp=1e-3), None, 128)
+        ours = cpu.Engine(same, [t], method="brute", capacity=n, threads=1)
+        expected = np.empty_like(out)
+        ours.load(0, n)
+        ours.sums(0, 0, out.shape[1], expected)
+        ours.close()
+        assert np.array_equal(out, expected)
 
 
 @one_order

@@ -143,7 +143,8 @@ class Cleaned:
         ``cleaner(runtime, samples)`` returns a `DeviceCleaner`, which cleans samples on a GPU after they are loaded, up
         to ``samples`` at a time.
     gpu : bool
-        Whether an engine on a GPU reads the samples: then integers are examined on the GPU, by `look`.
+        Whether an engine on a GPU reads the samples: then `look` examines them on the GPU, floats only if there is a
+        ``cleaner``.
     kernels : sequence
         Arguments of `Runtime.module` for the kernels of a later ``cleaner``, which an engine compiles with its own.
     """
@@ -162,7 +163,8 @@ class Cleaned:
             kernels,
         )
         self.dtype, self.maximum, self.nsamp, self.nchan = fb.dtype, fb.maximum, fb.nsamp, fb.nchan
-        self.looks = gpu and watch is not None and fb.dtype.kind != "f"
+        # floats that are to be replaced must be examined before; a search that a GPU cleans ends at the first of these
+        self.looks = gpu and watch is not None and (fb.dtype.kind != "f" or cleaner is not None)
         self._last: tuple[int, NDArray[np.float32]] | None = None
         self._means: NDArray[np.float64] | None = None
         self._finite: bool | None = None
