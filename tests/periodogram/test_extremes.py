@@ -96,3 +96,32 @@ def test_a_mean_of_1e9_deviations_loses_no_digits(method, device):
             skysieve.lombscargle_multiband(t, values, band, errors, **options).power for values in (y, y + 2.0**30)
         )
         np.testing.assert_allclose(far, near, rtol=0, atol=3e-11)
+
+
+@pytest.mark.parametrize("exponent", [-170, -158, -120, 120, 158, 170])
+def test_chi_square_is_right_or_missing_if_values_and_errors_share_a_scale(exponent):
+    """Squares of 1e-158 and 1e158 leave the range of double precision, or lose digits."""
+    t, y, dy = curve()
+    scale = 10.0**exponent
+    options = {"normalization": "psd", "n_peaks": 2, **GRID}
+    near, far = (skysieve.lombscargle(t, y * s, dy * s, **options, device="cpu") for s in (1.0, scale))
+    np.testing.assert_allclose(far.period, near.period, rtol=1e-12)
+    pairs = [
+        (far.power, near.power),
+        (far.peaks.power, near.peaks.power),
+        (far.peaks.period_error, near.peaks.period_error),
+    ]
+    for found, expected in pairs:
+        if abs(exponent) == 120:
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+        else:
+            assert np.isnan(found).all()
+
+
+def test_few_frequencies_of_a_mean_of_1e9_deviations_are_those_of_many():
+    """Values of a mean of 1e9 deviations are centred as accurately at few frequencies as in a search of many."""
+    t, y, dy = curve(300)
+    y, few = np.round(y * 2**20) / 2**20, np.linspace(0.1, 2.0, 8)
+    options = {"fit_mean": False, "device": "cpu"}
+    near, far = (skysieve.LombScargle(t, values, dy, **options).power(few) for values in (y, y + 2.0**30))
+    np.testing.assert_allclose(far, near, rtol=0, atol=3e-11)

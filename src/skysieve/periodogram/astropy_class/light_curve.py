@@ -70,8 +70,12 @@ class Rows:
 
     @cached_property
     def centred(self) -> NDArray[np.float64]:
-        """Values less their weighted mean."""
-        return self.y - self.mean
+        """Values less their weighted mean.
+
+        The mean is subtracted in two rounds, as in `cpu.prepare`: that of values far from 0 is rounded.
+        """
+        once = self.y - self.mean
+        return np.asarray(once - float(self.weight @ once / self.total))
 
     @cached_property
     def from_middle(self) -> NDArray[np.float64]:

@@ -27,6 +27,8 @@ PROPORTIONAL, RATIO, LOGARITHM = 0, 1, 2
 """Forms, as functions of the standard power P: P times the scale, P / (1 - P), -ln(1 - P)."""
 UNIT, HALF_CHI2, HALF_ROWS = 0, 1, 2
 """Scales of an object: 1; half the chi-square of the constant model; half the number of rows times the mean square."""
+TINY = 2.0**-1022
+"""Smallest normal number of double precision."""
 BELOW_ONE = 1 - 2.0**-53
 """Largest power for which the ratio and the logarithm are finite."""
 
@@ -60,7 +62,9 @@ class Normalization:
         """The scale of light curves; the arguments are those of `contract.Output`."""
         if self.scale == UNIT:
             return np.ones_like(np.asarray(mean_square, np.float64))
-        return 0.5 * np.multiply(mean_square, weight if self.scale == HALF_CHI2 else np.asarray(n_used, np.float64))
+        if self.scale == HALF_CHI2:
+            return 0.5 * chi_square(mean_square, weight)
+        return 0.5 * np.multiply(mean_square, np.asarray(n_used, np.float64))
 
     def has_unit(self, has_dy: bool) -> bool:
         """Whether the power has the unit of ``y**2``, rather than none."""
@@ -260,6 +264,27 @@ def normalization_named(name: str) -> Normalization:
 def with_distribution() -> tuple[str, ...]:
     """Names of the normalisations whose distribution in noise is known."""
     return tuple(name for name, kind in NORMALIZATIONS.items() if kind.has_distribution)
+
+
+def chi_square(mean_square: Any, weight: Any) -> NDArray[np.float64]:
+    """Chi-square of the constant model; the arguments are those of `contract.Output`.
+
+    NaN if one of them is inf, or has lost digits below the smallest normal number, and the other does not confirm that
+    the product is large, or small, as well.
+
+    Examples
+    --------
+    >>> chi_square(np.array([4.0, 0.0, np.inf]), np.array([100.0, np.inf, 1.0])).tolist()
+    [400.0, nan, inf]
+    """
+    square, total = np.asarray(mean_square, np.float64), np.asarray(weight, np.float64)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        product = np.asarray(square * total)
+        if square.size and total.size and min(square.min(), total.min()) >= TINY and product.max() < math.inf:
+            return product
+        lost = ((square < TINY) & (total > 1)) | ((total < TINY) & (square > 1))
+        lost |= ((square == math.inf) & (total < 1)) | ((total == math.inf) & (square < 1))
+    return np.where(lost, np.nan, product)
 
 
 def normalize(standard: Any, normalization: str, mean_square: Any, weight: Any, n_used: Any) -> NDArray[np.float64]:

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .normalization import chi_square
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -108,7 +110,7 @@ def frequency_error(
     Returns
     -------
     numpy.ndarray
-        NaN without a degree of freedom, or where the curvature is NaN.
+        NaN without a degree of freedom, where the curvature is NaN, or where errors were given and `chi_square` is NaN.
 
     Examples
     --------
@@ -122,7 +124,7 @@ def frequency_error(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         scatter = np.sqrt(2 * rest / (free * bend))
         if has_dy:
-            reference = np.multiply(mean_square, weight)
+            reference = chi_square(mean_square, weight)
             excess = reference * rest > free + SURE * np.sqrt(2 * free)
             scatter = np.where(excess, scatter, np.sqrt(2 / (reference * bend)))
     return np.asarray(np.where((free > 0) & np.isfinite(scatter), scatter, np.nan))
