@@ -126,7 +126,8 @@ class Aliases:
     text : numpy.ndarray of str
         The relation in words, such as ``"#1 + 1/yr"`` for a peak one cycle a year above the highest; "" for none.
     window : numpy.ndarray, float64
-        Power of the window function at the rhythm, 0 to 1; NaN where none is flagged.
+        Power of the window function at the distance of the two peaks (SAMPLING: at the peak), 0 to 1; NaN where none is
+        flagged.
     """
 
     flag: NDArray[np.uint8]
