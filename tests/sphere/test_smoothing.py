@@ -372,6 +372,17 @@ def test_bad_arguments_raise(options, message):
         skysieve.smoothing(np.zeros(NPIX), **options)
 
 
+@pytest.mark.filterwarnings("ignore:kernel=.*is hardly wider")
+def test_gaussians_from_94_hundredths_of_a_pixel_are_accepted():
+    """The limit that the documentation gives, and the error that the warning gives for it."""
+    pixel = (4 * np.pi / NPIX) ** 0.5
+    with pytest.raises(ValueError, match="narrower than the pixels of nside 32"):
+        skysieve.smoothing(np.ones(NPIX), fwhm=0.939 * pixel)
+    for quadrature in ("ring", "none"):
+        found = skysieve.smoothing(np.ones(NPIX), fwhm=0.94 * pixel, quadrature=quadrature)
+        assert 0.25 < abs(found - 1).max() < 0.35
+
+
 def test_bad_maps_raise():
     with pytest.raises(ValueError, match="not a HEALPix map"):
         skysieve.smoothing(np.zeros(100), fwhm=0.1)

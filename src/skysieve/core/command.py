@@ -504,8 +504,8 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
 
     Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because
     values such as ``fmin`` may follow from another option.  Other names with an underscore are replaced if the message
-    has names before "=", or if the user gave the option.  A message that begins with an option is about a part of its
-    value, and is not changed.
+    has names before "=", or if the user gave the option.  A flag has no value: ``positive=True`` becomes
+    ``--positive``.  A message that begins with an option is about a part of its value, and is not changed.
 
     Parameters
     ----------
@@ -519,10 +519,12 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
 
     def value(found: re.Match[str]) -> str:
         option = options.get(found[1])
-        known = option is not None and ("_" in found[1] or given(option))
-        return f"{_as_typed(option)} " if option is not None and known else found[0]
+        if option is None or not ("_" in found[1] or given(option)):
+            return found[0]
+        typed = _as_typed(option)
+        return typed if found[2] and getattr(_options()[option], "is_flag", False) else f"{typed} {found[2] or ''}"
 
-    changed = re.sub(r"(?<![\w./-])([a-zA-Z]\w*)=(?!=)", value, text)
+    changed = re.sub(r"(?<![\w./-])([a-zA-Z]\w*)=(?!=)(True\b)?", value, text)
     about = re.match(r"[a-z]+_\w+(?=: )", text)  # "dm_max: the plan would have more DMs than ..."
     named = changed != text or about is not None
 

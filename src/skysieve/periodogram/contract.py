@@ -98,7 +98,10 @@ _STATUS_TEXT = {
     Status.EQUAL_TIMES: "all times are equal",
     Status.BAD_GRID: "no usable frequency grid for this time span",
     Status.FAILED: "the device failed on this object",
-    Status.SINGULAR: "no frequency of the grid can be fitted (too few distinct times, or all weight on too few points)",
+    Status.SINGULAR: (
+        "no frequency of the grid can be fitted (too few distinct times, all weight on too few points, or fewer rows "
+        "than parameters)"
+    ),
 }
 
 

@@ -541,7 +541,7 @@ def _check_width(kernel: Kernel, grid: Healpix, polarised: bool) -> None:
     if own > MOST_IN_CENTRE:
         warnings.warn(
             f"kernel={kernel!r}: is hardly wider than the pixels of nside {grid.nside} (a Gaussian's FWHM below 1.7 of "
-            "them), so that its sum over them is no longer its integral, by 1 to 25 per cent; "
+            "them), so that its sum over them is no longer its integral, by 1 to 35 per cent; "
             "quadrature='healpy' (--quadrature healpy) smooths by harmonics",
             stacklevel=4,
         )
