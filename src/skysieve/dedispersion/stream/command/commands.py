@@ -140,7 +140,7 @@ def emulate(
                       metavar="P", min=0, max=1)
     ] = 0.0,
     reorder: Annotated[
-        float, option("--reorder", help="Fraction of the packets to send late. The default is 0.", panel=INPUT,
+        float, option("--reorder", help="Fraction of the packets to send out of order. The default is 0.", panel=INPUT,
                       metavar="P", min=0, max=1)
     ] = 0.0,
     duplicate: Annotated[
@@ -149,8 +149,8 @@ def emulate(
     ] = 0.0,
     reach: Annotated[
         int,
-        option("--reach", help="Late and repeated packets are sent at most this many places later. The default is 4.",
-               panel=INPUT, metavar="N", min=1),
+        option("--reach", help="Packets out of order and repeated packets are sent at most this many places later. The "
+                                "default is 4.", panel=INPUT, metavar="N", min=1),
     ] = 4,
     packet_bytes: Annotated[
         int,
@@ -235,8 +235,8 @@ def emulate(
             packet_bytes=packet_bytes, beam=beam, first=first, repeat=repeat, seconds=seconds, seed=seed,
         )  # fmt: skip
         messages.say(
-            f"sent {counted(done.sent, 'packet')} ({done.lost} left out, {done.moved} late, {done.doubled} twice) in "
-            f"{done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
+            f"sent {counted(done.sent, 'packet')} ({done.lost} left out, {done.moved} out of order, "
+            f"{done.doubled} twice) in {done.seconds:.2f} s: {8e-6 * done.bytes / max(done.seconds, 1e-9):.1f} Mbit/s, "
             f"{done.cpu / max(done.seconds, 1e-9):.0%} of a core"
         )
         if done.over:
