@@ -15,10 +15,12 @@ from tests.dedispersion.dada import write_dada
 
 from skysieve.dedispersion import Filterbank, fake, plan, search
 from skysieve.dedispersion.clean.missing import Losses
+from skysieve.dedispersion.stream.beams import Segment
 from skysieve.dedispersion.stream.channelise.channeliser import Channeliser
 from skysieve.dedispersion.stream.command.emulate import emulate
 from skysieve.dedispersion.stream.intake import FileFeed, Intake, SocketFeed
 from skysieve.dedispersion.stream.pipeline import Pipeline
+from skysieve.dedispersion.stream.receive import cpu_ring
 from skysieve.dedispersion.stream.receive.dada_file import DadaFile
 from skysieve.dedispersion.stream.receive.file_source import source_geometry, source_steps
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser, packets
@@ -377,6 +379,27 @@ def test_gulps_larger_than_the_ring(data, tmp_path, policy):
     assert summary["data_seconds"] > 0
     if policy == "block":
         same_as_file(rows_of(tmp_path), search(data.fb, data.plan, **SEARCH))
+
+
+@pytest.mark.parametrize("window", [0, 1, 8, 40])
+@pytest.mark.parametrize("ring", [0.01, 0.2])
+@pytest.mark.parametrize("first", [0, 3, 8, 41])
+def test_a_ring_that_is_full_at_the_start_holds_a_gulp(data, window, ring, first):
+    """Places before the first packet, and those of the window, hold nothing that can be taken."""
+    g, sent = packets_of(data.fb, 64)
+    segment = Segment(0, 0, g, replace(data.options, window=window, ring=ring, gulp=3.0))
+    found = SkysieveParser().parse(sent, np.full(len(sent), sent.shape[1]))
+    index, state = np.arange(first, len(sent)), segment.ring.state
+    fields = found.number, found.chunk, found.offset
+    jump = segment.ring.most_jump
+    done = cpu_ring.place(
+        sent, 0, index, *fields, window, jump, 256, False, segment.ring.ring, segment.ring.seen, state
+    )
+    assert done < len(index)  # there is no room for the next packet
+    loan = segment.take()
+    assert loan is not None
+    assert loan.start == first * g.nsamp
+    assert loan.count == segment.gulp
 
 
 @pytest.mark.parametrize("name", ["ring", "gulp", "dm_max"])

@@ -99,8 +99,10 @@ class Segment:
         )  # fmt: skip
         self.ring.growing = options.growing
         each = geometry.chunks * geometry.step_bytes
-        # a gulp that exceeds a full ring would never be complete
-        most = max(1, (self.ring.places - options.window - 1) * geometry.nsamp // 2)
+        # a gulp that exceeds a full ring would never be complete; at the start, `window` places before the first packet
+        # are kept free for earlier ones, and the latest `window` places cannot be taken yet
+        free = min((self.ring.places - options.window - 1) / 2, self.ring.places - 2 * options.window)
+        most = max(1, int(free * geometry.nsamp))
         self._longest = min(round(options.gulp / geometry.tsamp), most)
         self.gulp = max(1, min(self._longest, GULP_BYTES // each))
         self.device: str | tuple[Device, ...] = options.search.get("device", "auto")
