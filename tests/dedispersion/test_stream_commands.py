@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import signal
 import socket
@@ -31,7 +32,9 @@ from skysieve.dedispersion.stream.metrics import METRICS, PREFIX, names_of
 from skysieve.dedispersion.stream.pipeline import Pipeline, live_line
 from skysieve.dedispersion.stream.receive.formats import make_parser
 from skysieve.dedispersion.stream.receive.packets import SkysieveParser
+from skysieve.dedispersion.stream.report import sink as sink_module
 from skysieve.dedispersion.stream.report.sink import Sink
+from skysieve.dedispersion.stream.report.tables import Table
 
 __all__ = ["data"]
 
@@ -314,6 +317,26 @@ def test_a_stream_of_which_nothing_can_be_searched_fails(data, tmp_path):
     assert all(why in line for line in lines)
 
 
+def test_candidates_that_could_not_be_written_give_an_error(data, tmp_path, monkeypatch):
+    from skysieve.dedispersion import write_fil
+
+    def full(table, rows):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Table, "append", full)
+    monkeypatch.setattr(sink_module, "LAST_TRIES", 1)
+    write_fil(tmp_path / "a.fil", data.fb)
+    done = command("stream", "--from", tmp_path / "a.fil", "--dm-max", 200, "-o", tmp_path / "out", "--no-plots",
+                   "--no-raw", "--threads", 1)  # fmt: skip
+    assert done.exit_code == 2
+    sink = json.loads((tmp_path / "out" / "summary.json").read_text())["sink"]
+    assert (sink["written"], sink["dropped"]) == (0, sink["candidates"])
+    lost = [line for line in done.output.splitlines() if line.startswith("not written: S/N")]
+    assert len(lost) == sink["candidates"] > 1
+    end = f"skysieve: {tmp_path / 'out' / 'candidates.csv'}: {len(lost)} candidates could not be written"
+    assert done.output.splitlines()[-1] == end
+
+
 def test_a_run_that_was_killed_before_it_noted_anything_is_reported(data, tmp_path):
     from skysieve.dedispersion import write_fil
 
@@ -324,7 +347,7 @@ def test_a_run_that_was_killed_before_it_noted_anything_is_reported(data, tmp_pa
     (out / "status.json").write_text(json.dumps(state))
     data.plan.save(tmp_path / "a.json")
     done = command("stream", "--from", tmp_path / "a.fil", "--plan", tmp_path / "a.json", "-o", out, "--no-plots",
-                   "--no-raw", "--block", 0.6, "--threads", 1)  # fmt: skip
+                   "--no-raw", "--threads", 1)  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "killed before it noted how far it had searched (beam 3): the gap between that run and" in done.output
 

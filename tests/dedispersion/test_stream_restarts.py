@@ -255,6 +255,8 @@ def test_gaps_between_runs():
         assert words in gap.message
         assert gap.message.startswith("beam 2: the previous run in this folder was killed at MJD 60000.5001157")
         assert (gap.row["sample_from"] == 10_000) == (after.epoch == epoch)
+    assert Gap(2, before, Mark(4, 0, 2.0, 2000), True).row["seconds"] == ""
+    assert Gap(2, before, before, True).row["seconds"] == 0.0
     unknown = Gap(0, Mark(0, 0, 10.0, 10_000), Mark(1, 0, 12.5, 12_500), False)
     assert unknown.message == "beam 0: the previous run in this folder ended at 10.000 s: a gap of 2.500 s, up to " \
         "12.500 s, is not searched"  # fmt: skip

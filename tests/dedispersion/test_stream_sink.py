@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from skysieve.cli import app
 from skysieve.dedispersion import Filterbank, fake
 from skysieve.dedispersion.stream.records import CANDIDATE_COLUMNS, Candidate, CandidateSamples
+from skysieve.dedispersion.stream.report import sink as sink_module
 from skysieve.dedispersion.stream.report.drawing import PictureProcess, undrawn
 from skysieve.dedispersion.stream.report.sink import Sink
 from skysieve.dedispersion.stream.report.triggers import Trigger, make_trigger
@@ -72,6 +73,20 @@ def test_a_full_disk_loses_nothing(fb, tmp_path):
     assert [float(r["snr"]) for r in rows_of(tmp_path)] == [9.0, 10.0, 11.0, 12.0, 13.0, 14.0]
     assert sink.counts["dropped"] == 0
     assert any("No space left" in line for line in said)
+
+
+def test_candidates_that_are_never_written_are_printed_at_the_end(fb, tmp_path, monkeypatch):
+    monkeypatch.setattr(sink_module, "LAST_TRIES", 1)
+    said = []
+    sink = Sink(tmp_path, pictures=False, raw=False, say=said.append)
+    (tmp_path / "candidates.csv").unlink()
+    for snr in (9.0, 10.0):
+        sink.add(row(fb, snr))
+    sink.close()
+    assert (sink.counts["written"], sink.counts["dropped"]) == (0, 2)
+    assert [line.split("  ")[0] for line in said if line.startswith("not written")] == [
+        "not written: S/N 9.0", "not written: S/N 10.0"
+    ]  # fmt: skip
 
 
 def test_a_table_is_continued_not_overwritten(fb, tmp_path):

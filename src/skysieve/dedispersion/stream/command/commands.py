@@ -640,6 +640,8 @@ def stream(
         pipeline.save_summary(summary)
         screen.wrote(sink.table.path, counted(summary["sink"]["written"], "candidate"))
         screen.wrote(sink.folder / "summary.json")
+        if dropped := summary["sink"]["dropped"]:
+            raise OSError(f"{sink.table.path}: {counted(dropped, 'candidate')} could not be written")
         if intake.refusal and not summary["data_seconds"]:
             raise ValueError(f"nothing was searched; {intake.refusal}")
 

@@ -21,7 +21,12 @@ GAP_COLUMNS = (
     Column("segment", "Number of the segment of the new run."),
     Column("mjd_from", "End of the data that the previous run searched, MJD.", "d"),
     Column("mjd_to", "Start of the data that the new run searches, MJD.", "d"),
-    Column("seconds", "Length of the gap; below 0 if the new run begins before the end of the previous one.", "s"),
+    Column(
+        "seconds",
+        "Length of the gap; below 0 if the new run begins before the end of the previous one; empty if an epoch is not "
+        "known.",
+        "s",
+    ),
     Column("sample_from", "Sample at the start of the gap; empty if the two runs count from different epochs."),
     Column("sample_to", "Sample at the end of the gap, or empty."),
     Column("before", "How the previous run ended: ended or killed."),
@@ -78,7 +83,7 @@ class Gap:
         same = self.before.epoch == self.after.epoch
         return {
             "beam": self.beam, "segment": self.after.segment, "mjd_from": self.before.mjd, "mjd_to": self.after.mjd,
-            "seconds": self.seconds or 0.0, "sample_from": self.before.sample if same else "",
+            "seconds": "" if self.seconds is None else self.seconds, "sample_from": self.before.sample if same else "",
             "sample_to": self.after.sample if same else "", "before": self.ending,
         }  # fmt: skip
 

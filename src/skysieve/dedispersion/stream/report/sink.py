@@ -41,6 +41,8 @@ MOST_LINES = 100_000
 MOST_RAW = 2**28
 """Most bytes of samples that may wait to be written and drawn; for further candidates only the line is written."""
 MOST_TRIGGERS = 1000
+LAST_TRIES = 20
+"""Attempts to write the candidates that wait at the end of a run, 0.2 s apart; then they are dropped."""
 GRACE = 30.0
 """Seconds that pictures and triggers have at the end of a run."""
 
@@ -206,8 +208,10 @@ class Sink:
                 pass
             if self._waiting and self._inbox.empty():
                 tries = 0 if self._flush() else tries + 1
-            if over and (not self._waiting or tries > 20):
+            if over and (not self._waiting or tries > LAST_TRIES):
                 self._count("dropped", len(self._waiting))
+                for candidate in self._waiting:  # there is no other copy
+                    self.say(f"not written: {describe_candidate(candidate.columns)}")
                 return
 
     def _write_gap(self, gap: Gap) -> None:
