@@ -245,6 +245,17 @@ def test_a_lost_gpu_or_a_lack_of_memory_ends_the_run_and_the_next_one_continues(
         assert counted(store) == (6, 150, 6)
 
 
+def test_a_store_is_open_once_also_through_links(tmp_path):
+    (tmp_path / "link.db").symlink_to("a.db")
+    (tmp_path / "folder").symlink_to(".")
+    names = [tmp_path / name for name in ("a.db", "link.db", "folder/a.db", "folder/link.db")]
+    for name in names:
+        with Store(name):
+            for other in names:
+                with pytest.raises(StoreInUse, match="uses this store"):
+                    Store(other)
+
+
 def test_a_store_is_open_once(tmp_path):
     with Store(tmp_path / "a.db") as store:
         with pytest.raises(StoreInUse, match=r"uses this store; each process needs a store of its own"):

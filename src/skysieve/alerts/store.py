@@ -120,8 +120,8 @@ class Store(Closing):
             raise
 
     def _locked(self) -> Any:
-        """A lock that ends with the process, however it ends."""
-        name = self.path.with_name(self.path.name + "-lock")
+        """A lock that ends with the process, however it ends; links to a store have the lock of the store."""
+        name = Path(os.path.realpath(self.path) + "-lock")
         file = open(name, "a+", encoding="utf-8")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
