@@ -11,9 +11,10 @@ import pytest
 from tests.cluster.toy import TOY
 
 from skysieve import cluster
+from skysieve.cluster import Resources, task
 from skysieve.cluster.command import launch
 from skysieve.cluster.description import OutputError, folder_of
-from skysieve.cluster.folder import RunFolder
+from skysieve.cluster.folder import RunFolder, store
 from skysieve.cluster.launchers import launcher
 from skysieve.core.command import Messages
 from skysieve.core.errors import DeviceLost, DeviceUnavailable
@@ -93,6 +94,56 @@ def test_another_run_is_not_continued_or_overwritten_by_chance(tmp_path):
         cluster.run(toy(tmp_path / "a", rows=4), resume=True)
     assert cluster.run(toy(tmp_path / "a", rows=4, n=2), overwrite=True).rows == 8
     assert len(list((tmp_path / "a").glob("part-*"))) == 2
+
+
+@pytest.mark.parametrize("facts", [None, {"skysieve": "1"}, {"pandas": "{}"}])
+def test_files_of_other_programs_are_not_taken_for_partitions(facts, tmp_path):
+    folder = tmp_path / "survey"
+    folder.mkdir()
+    for name in ("part-000000.parquet", "part-00001-4c6e.snappy.parquet"):
+        pq.write_table(pa.table({"x": [1]}).replace_schema_metadata(facts), folder / name)
+    for how in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(FileExistsError, match=r"survey holds files of another program \(part-000000\.parquet\)"):
+            cluster.run(toy(folder), **how)
+    assert sorted(path.name for path in folder.iterdir()) == ["part-000000.parquet", "part-00001-4c6e.snappy.parquet"]
+
+
+def test_a_file_without_metadata_is_no_partition(tmp_path):
+    cluster.run(toy(tmp_path / "a", bad=[2]))
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a" / "part-000002.parquet")
+    found = RunFolder(toy(tmp_path / "a", bad=[2]), resume=True)
+    assert found.outcome()[1] == [2]
+    found.close()
+
+
+def test_a_worker_whose_launcher_was_killed_does_not_change_the_next_run(tmp_path):
+    old, new = toy(tmp_path / "a.parquet", n=3), toy(tmp_path / "a.parquet", n=3, rows=5)
+    first = RunFolder(old)
+    _, work = task._prepared(str(first.folder), old.key, Resources())
+    task._check_owner(first.folder, old)
+    first.close()
+    held = RunFolder(new, overwrite=True)
+    with pytest.raises(ValueError, match="the folder now holds another job"):
+        task._compute(held.folder, 1, old, work)  # as if its work had ended now
+    outcome, missing = held.outcome()
+    for number in missing:
+        outcome.enter(task.compute(str(held.folder), new.key, number, Resources()))
+    store(held.folder, 1, old.key_of(1), work.compute(1))
+    with pytest.raises(ValueError, match=r"part-000001\.parquet was replaced by a worker of another run; --resume"):
+        held.finish(outcome)
+    held.close()
+    assert not (tmp_path / "a.parquet").exists()
+    assert cluster.run(new, resume=True).before == 2
+    assert pq.read_table(tmp_path / "a.parquet")["x"].to_pylist() == list(range(15))
+
+
+def test_unfinished_files_of_a_killed_launcher_do_not_stay(tmp_path):
+    held = RunFolder(toy(tmp_path / "a.parquet"))
+    held.close()
+    for name in (".manifest-0123abcd.json", ".part-000001-0123abcd.parquet", ".slurm-tasks-0123abcd.sh"):
+        (held.folder / name).touch()
+    cluster.run(toy(tmp_path / "a.parquet"), resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def test_a_finished_table_is_not_overwritten_by_chance(tmp_path):

@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -40,6 +40,7 @@ __all__ = [
     "Parts",
     "RunFolder",
     "check_place",
+    "continues",
     "environment",
     "fail",
     "read_manifest",
@@ -74,9 +75,12 @@ def check_place(output: Path, resume: bool, overwrite: bool) -> None:
     OSError
         As `skysieve.core.command.check_output`.
     """
-    folder = folder_of(output)
-    continues = resume and (folder / MANIFEST).exists()
-    check_output(output, overwrite or continues, folder=folder == output)
+    check_output(output, overwrite or continues(output, resume), folder=folder_of(output) == output)
+
+
+def continues(output: Path, resume: bool) -> bool:
+    """Whether a run with ``--resume`` finds the folder of an earlier one, whose outputs it may then replace."""
+    return resume and (folder_of(output) / MANIFEST).exists()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -141,7 +145,7 @@ def stored(folder: Path, number: int, key: str) -> dict[str, Any] | None:
 
 
 def _facts_of(schema: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(schema.metadata[b"skysieve"])
+    found: dict[str, Any] = json.loads((schema.metadata or {})[b"skysieve"])
     return found
 
 
@@ -251,6 +255,11 @@ class RunFolder:
 
     def _open(self, resume: bool, overwrite: bool) -> None:
         begun = (self.folder / MANIFEST).exists()
+        if not begun and (others := sorted(self.folder.glob("part-*"))):  # a run removes its manifest last
+            raise FileExistsError(
+                f"{self.folder} holds files of another program ({others[0].name}), which partitions could replace; "
+                "expected another output"
+            )
         if begun:
             found = read_manifest(self.folder)
             self._check_slurm(found)
@@ -302,9 +311,10 @@ class RunFolder:
             raise InUse(f"{self.folder} is in use by job {others[0]} of SLURM; wait until it ends, or scancel it")
 
     def _clear(self) -> None:
-        for pattern in ("part-*", ".part-*", "slurm-*", "condor*", MANIFEST):
+        unfinished = (".part-*", ".manifest-*.json", ".slurm-*.sh", ".condor-*.sub")  # of processes that were killed
+        for pattern in ("part-*", *unfinished, "slurm-*", "condor*", MANIFEST):
             for path in self.folder.glob(pattern):
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def write_manifest(self, state: str, **facts: Any) -> None:
         """Write the manifest: the job, its state and further facts."""
@@ -335,7 +345,8 @@ class RunFolder:
         done = [n for n in range(outcome.partitions) if n not in outcome.failed]
         try:
             if self.folder != outcome.output and outcome.tables:
-                self.job.kind.finish(self.job, Parts([_part(self.folder, n) for n in done]), outcome.output)
+                keys = {_part(self.folder, n): self.job.key_of(n) for n in done}
+                self.job.kind.finish(self.job, Parts(list(keys), keys), outcome.output)
             self.write_manifest(
                 "failed" if outcome.failed else "finished", rows=outcome.rows, counts=outcome.counts,
                 failed=outcome.failed, n_faults=outcome.n_faults, faults=outcome.faults,
@@ -360,10 +371,13 @@ class Parts:
     Parameters
     ----------
     paths : list of pathlib.Path
+    keys : dict of pathlib.Path to str, optional
+        The key of the job for each partition, see `Job.key_of`.  A file with another key is refused: a worker of an
+        earlier run, which has lost its launcher, may have replaced a partition.
     """
 
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths = paths
+    def __init__(self, paths: list[Path], keys: Mapping[Path, str] | None = None) -> None:
+        self.paths, self.keys = paths, keys or {}
 
     def __iter__(self) -> Iterator[tuple[pyarrow.Table, dict[str, Any]]]:
         import pyarrow
@@ -376,7 +390,11 @@ class Parts:
             except (OSError, pyarrow.ArrowException) as error:
                 path.unlink(missing_ok=True)
                 raise ValueError(f"{path} is damaged ({error}); --resume computes it again") from error
-            yield table, _facts_of(table.schema)["facts"]
+            facts = _facts_of(table.schema)
+            if facts["key"] != self.keys.get(path, facts["key"]):
+                path.unlink(missing_ok=True)
+                raise ValueError(f"{path} was replaced by a worker of another run; --resume computes it again")
+            yield table, facts["facts"]
 
     def columns(self) -> tuple[dict[str, Any], dict[str, str]]:
         """All rows as NumPy arrays, and the units of columns."""

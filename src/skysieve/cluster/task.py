@@ -12,7 +12,7 @@ from typing import Any
 from skysieve.core.errors import DeviceLost, one_line
 
 from .description import Job, OutputError, Resources, Work
-from .folder import read_manifest, store, stored
+from .folder import MANIFEST, read_manifest, store, stored
 
 __all__ = ["Step", "compute", "in_this_process", "in_words"]
 
@@ -23,6 +23,8 @@ _working = threading.Lock()
 """A process computes one partition at a time, or `Work.at_once` partitions of one job."""
 _last: dict[tuple[str, str, Resources], tuple[Job, Work]] = {}
 """The work of the job that this process computed last."""
+_owned: dict[Path, tuple[str, tuple[int, int, int]]] = {}
+"""The key of the job to which a folder belongs, and inode, size and time of change of the manifest that says so."""
 
 
 def compute(folder: str, key: str, number: int, resources: Resources) -> dict[str, Any]:
@@ -49,8 +51,7 @@ def _prepared(folder: str, key: str, resources: Resources) -> tuple[Job, Work]:
     at = (folder, key, resources)
     if at not in _last:
         job = Job(**read_manifest(Path(folder))["job"])
-        if job.key != key:
-            raise ValueError(f"{folder}: the folder now holds another job")
+        _check_key(job, key, Path(folder))
         _last.clear()
         _last[at] = job, job.kind(job, resources)
     return _last[at]
@@ -59,7 +60,24 @@ def _prepared(folder: str, key: str, resources: Resources) -> tuple[Job, Work]:
 def _compute(folder: Path, number: int, job: Job, work: Work) -> dict[str, Any]:
     if (found := stored(folder, number, job.key_of(number))) is not None:
         return found
-    return store(folder, number, job.key_of(number), work.compute(job.partitions[number]))
+    part = work.compute(job.partitions[number])
+    _check_owner(folder, job)
+    return store(folder, number, job.key_of(number), part)
+
+
+def _check_owner(folder: Path, job: Job) -> None:
+    """Refuse to store a partition of a job whose launcher was killed, if the folder now belongs to another job."""
+    state = (folder / MANIFEST).stat()
+    mark = state.st_ino, state.st_size, state.st_mtime_ns
+    if _owned.get(folder) != (job.key, mark):
+        _check_key(Job(**read_manifest(folder)["job"]), job.key, folder)
+        _owned.clear()
+        _owned[folder] = job.key, mark
+
+
+def _check_key(job: Job, key: str, folder: Path) -> None:
+    if job.key != key:
+        raise ValueError(f"{folder}: the folder now holds another job")
 
 
 FAULTS = (ValueError, TypeError, OSError, MemoryError, RuntimeError, ImportError)
