@@ -277,6 +277,11 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     assert (out / "0.fits").stat().st_mtime_ns == before
     assert "nothing was written" in run("smooth", tmp_path / "8.fits", tmp_path / "8a.fits", "-o", out, *how, code=2)
     run("smooth", tmp_path / "0.fits", "-o", tmp_path / "y.fits", *how)
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "0.fits").write_text("a map of the user's")
+    assert "exists; use --overwrite" in run("smooth", *files, "-o", new, *how, "--resume", code=2)  # no run to continue
+    assert [path.read_text() for path in new.iterdir()] == ["a map of the user's"]
 
 
 def test_a_first_map_that_is_missing_or_empty_costs_itself_alone(tmp_path):

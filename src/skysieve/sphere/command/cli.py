@@ -271,6 +271,7 @@ def smooth(
         read_kernel(kernels_of(options))
         if divided:
             from skysieve.cluster.command import launch
+            from skysieve.cluster.folder import continues
 
             if plot is not None:
                 raise ValueError("--plot needs a single file of maps and a single file to write, without --cluster")
@@ -280,7 +281,7 @@ def smooth(
                 raise ValueError("-o: expected a folder for the smoothed maps, with --cluster or several files of maps")
             if output.suffix and not folder:
                 raise ValueError(f"-o {output}: expected one file to write for one file of maps, for several a folder")
-            for file in files if output.is_dir() and not resume else ():
+            for file in files if output.is_dir() and not continues(output, resume) else ():
                 check_output(output / file.name, overwrite)
             code = launch("smooth", cluster or "serial", given, messages, names)
         else:
