@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import skysieve
-from skysieve.core.cpu.jit import interpreted, read_only
+from skysieve.cli import app
+from skysieve.core.cpu.jit import FirstAnswers, interpreted, read_only
 from skysieve.core.tasks import job_share, part_of_a_job
 from skysieve.periodogram import lombscargle, lombscargle_multiband
 from skysieve.periodogram.cpu import engine, finufft, peaks, prepare, search, vectors
@@ -117,6 +119,17 @@ print(lombscargle_multiband(t, y, np.arange(30) % 2, **grid).method)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["direct"] * 3
     assert list(folder.rglob("*.bin")) == []
+
+
+@pytest.mark.parametrize("how", [(), ("--resume",), ("--cluster", "serial")], ids=["whole", "resume", "cluster"])
+def test_runs_that_can_be_continued_wait_for_compiled_code(how, cold, tmp_path):
+    """A run that continues would find compiled code, and its other parts would have other last bits."""
+    np.savetxt(tmp_path / "star.txt", np.transpose(curve(150)))
+    words = ("period", tmp_path / "star.txt", "--min-period", "0.01", "--max-period", "20", "--device", "cpu", *how)
+    done = CliRunner().invoke(app, [str(word) for word in (*words, "-o", tmp_path / "out.csv")])
+    assert done.exit_code == 0, done.output
+    assert (engine.first_answers.seconds > 0) == (how == ())
+    assert FirstAnswers.allowed
 
 
 def test_numbers_whose_halves_overflow_are_left_to_the_compiled_search(cold):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from skysieve.core.command import compiled_code
 from skysieve.core.errors import DeviceLost, one_line
 
 from .description import Job, OutputError, Resources, Work
@@ -43,7 +44,9 @@ def compute(folder: str, key: str, number: int, resources: Resources) -> dict[st
         The partition cannot be computed.
     """
     with _working:
-        return _compute(Path(folder), number, *_prepared(folder, key, resources))
+        job, work = _prepared(folder, key, resources)
+        with compiled_code(job.device):
+            return _compute(Path(folder), number, job, work)
 
 
 def _prepared(folder: str, key: str, resources: Resources) -> tuple[Job, Work]:
@@ -104,18 +107,19 @@ def in_this_process(folder: Path, key: str, numbers: Iterable[int], resources: R
             except FAULTS as error:
                 return None, in_words(error)
 
-        if work.at_once == 1:
-            for number in numbers:
-                step(number, *one(number))
-            return
-        todo = list(numbers)
-        # Threads that catch warnings at the same time may restore each other's filters: this one restores the first.
-        with warnings.catch_warnings(), ThreadPoolExecutor(work.at_once) as pool:
-            try:
-                for number, found in zip(todo, pool.map(one, todo), strict=True):
-                    step(number, *found)
-            finally:
-                pool.shutdown(cancel_futures=True)
+        with compiled_code(job.device):
+            if work.at_once == 1:
+                for number in numbers:
+                    step(number, *one(number))
+                return
+            todo = list(numbers)
+            # Threads that catch warnings at the same time may restore each other's filters; this one restores the first
+            with warnings.catch_warnings(), ThreadPoolExecutor(work.at_once) as pool:
+                try:
+                    for number, found in zip(todo, pool.map(one, todo), strict=True):
+                        step(number, *found)
+                finally:
+                    pool.shutdown(cancel_futures=True)
 
 
 def in_words(error: BaseException) -> str:

@@ -625,6 +625,28 @@ def drop_stdout() -> None:
 
 
 @contextmanager
+def compiled_code(device: str) -> Iterator[None]:
+    """Let the parts of a run on a CPU wait for compiled code inside the block.
+
+    The first answers of a process, which need no compiled code, differ from later ones in the last bits: a run that was
+    interrupted and continued would differ from one that was not.
+    """
+    from .device import resolve
+
+    if resolve(device)[0].kind != "cpu":
+        yield
+        return
+    from .cpu.jit import FirstAnswers
+
+    before = FirstAnswers.allowed
+    FirstAnswers.allowed = False
+    try:
+        yield
+    finally:
+        FirstAnswers.allowed = before
+
+
+@contextmanager
 def sigterm_interrupts() -> Iterator[None]:
     """SIGTERM, which batch systems send, raises KeyboardInterrupt inside the block, as Ctrl-C does.
 

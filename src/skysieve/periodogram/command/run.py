@@ -21,6 +21,7 @@ from skysieve.core.command import (
     check_output,
     check_outputs,
     check_picture,
+    compiled_code,
     counted,
     table_format,
     terminal,
@@ -541,7 +542,7 @@ class PeriodRun:
                 part = curves.part(edges[k], edges[k + 1])
                 label = f"{file.name}, {k + 1} of {n}"
                 bar = progress_bar(self.messages.log, label, len(part), self.messages.progress)
-                with bar as progress, part.pieces() as rows:
+                with bar as progress, part.pieces() as rows, compiled_code(self.request.arguments["device"]):
                     answers = list(
                         search(
                             rows, self.request, total=len(part), banded=banded, rows=curves.n_rows, progress=progress,
