@@ -108,6 +108,19 @@ def test_several_devices_search_a_file_each(night, tmp_path, monkeypatch):
     assert again.count("was finished before") == 3
 
 
+def test_a_run_that_continues_makes_the_pictures_that_are_missing(night, tmp_path):
+    options = ("search", night, *DMS, "-o", tmp_path / "n.csv", "--resume")
+    run(*options, code=FAILED_SOME)
+    table = (tmp_path / "n.csv").read_bytes()
+    pictures = ("--plot", tmp_path / "pictures")
+    assert "was finished before" not in run(*options, *pictures, code=FAILED_SOME)
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {f"b{k}.fil.png" for k in range(3)}
+    (tmp_path / "pictures" / "b1.fil.png").unlink()
+    assert run(*options, *pictures, code=FAILED_SOME).count("was finished before") == 2
+    assert (tmp_path / "pictures" / "b1.fil.png").exists()
+    assert (tmp_path / "n.csv").read_bytes() == table
+
+
 def test_results_come_in_order_from_devices_that_work_at_once():
     both, used = threading.Barrier(2), []
 

@@ -102,14 +102,17 @@ class Outputs:
         if replaces:
             return
         for name in names:
-            targets = [
-                self.table_of(name) if self.folder else None,
-                None if self.plots is None else self.plots / f"{name}.png",
-                None if self.cutouts is None else self.cutouts / name,
-            ]
-            for path in targets:
-                if path is not None and path.exists():
+            for path in self.of(name):
+                if path.exists():
                     raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
+
+    def of(self, name: str, candidates: int = 1) -> list[Path]:
+        """The outputs of one file alone that has a number of candidates."""
+        return [
+            *([self.table_of(name)] if self.folder else ()),
+            *([] if self.plots is None else [self.plots / f"{name}.png"]),
+            *([] if self.cutouts is None or not candidates else [self.cutouts / name]),
+        ]
 
     def table_of(self, name: str) -> Path:
         """The table of one file."""
@@ -283,7 +286,7 @@ class _Run:
             except FILE_ERRORS as error:
                 self._report(number, error)
                 continue
-            if before is not None and (not self.outputs.folder or self.outputs.table_of(self.names[number]).exists()):
+            if before is not None and all(path.exists() for path in self.outputs.of(self.names[number], len(before))):
                 self.found[number] = before
                 self.messages.say(f"{self._where(number)}: was finished before, {counted(len(before), 'candidate')}")
             else:
