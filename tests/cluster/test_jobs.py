@@ -18,6 +18,7 @@ from skysieve.cluster.folder import RunFolder, store
 from skysieve.cluster.launchers import launcher
 from skysieve.core.command import Messages
 from skysieve.core.errors import DeviceLost, DeviceUnavailable
+from skysieve.core.files import new_outputs
 from skysieve.core.parts import InUse
 
 pa = pytest.importorskip("pyarrow")
@@ -135,6 +136,16 @@ def test_a_worker_whose_launcher_was_killed_does_not_change_the_next_run(tmp_pat
     assert not (tmp_path / "a.parquet").exists()
     assert cluster.run(new, resume=True).before == 2
     assert pq.read_table(tmp_path / "a.parquet")["x"].to_pylist() == list(range(15))
+
+
+def test_a_run_that_has_finished_nothing_replaces_no_table(tmp_path):
+    RunFolder(toy(tmp_path / "a.parquet")).close()
+    new_outputs.clear()  # as at the end of a command
+    (tmp_path / "a.parquet").write_text("another table")
+    with pytest.raises(FileExistsError, match=r"a\.parquet: exists; use --overwrite"):
+        cluster.run(toy(tmp_path / "a.parquet", rows=4), resume=True)
+    assert (tmp_path / "a.parquet").read_text() == "another table"
+    assert cluster.run(toy(tmp_path / "a.parquet"), resume=True, overwrite=True).rows == 18
 
 
 def test_unfinished_files_of_a_killed_launcher_do_not_stay(tmp_path):

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import skysieve
 from skysieve.cli import app
+from skysieve.core.parts import PartsFolder
 from skysieve.periodogram import survey as search
 from skysieve.periodogram.lightcurves.io import read_light_curves
 
@@ -59,6 +60,20 @@ def test_a_second_run_on_one_output_names_the_process_that_writes_it(survey: Pat
     assert out.exists()
     assert not (tmp_path / "p.csv.parts").exists()
     assert run(*command, "--overwrite").exit_code == 0  # the lock went with the folder
+
+
+def test_a_run_that_has_finished_no_part_replaces_no_table(survey: Path, tmp_path: Path) -> None:
+    """It was interrupted at its beginning, and the table has been made by another command since."""
+    out = tmp_path / "p.csv"
+    PartsFolder(out, {}).close()
+    out.write_text("another table")
+    command = ("period", survey, *GRID, "--resume", "-o", out)
+    refused = run(*command)
+    assert refused.exit_code == 2
+    assert "p.csv: exists; use --overwrite to replace it" in " ".join(refused.stderr.split())
+    assert out.read_text() == "another table"
+    assert run(*command, "--overwrite").exit_code == 0
+    assert [path.name for path in tmp_path.glob("p.*")] == ["p.csv"]
 
 
 def test_the_lock_is_given_back_after_an_error(survey: Path, tmp_path: Path) -> None:

@@ -75,7 +75,9 @@ def check_place(output: Path, resume: bool, overwrite: bool) -> None:
     OSError
         As `skysieve.core.command.check_output`.
     """
-    check_output(output, overwrite or continues(output, resume), folder=folder_of(output) == output)
+    folder = folder_of(output)
+    begun = continues(output, resume) and any(folder.glob("part-*.parquet"))  # without them a table is another one
+    check_output(output, overwrite or begun, folder=folder == output)
 
 
 def continues(output: Path, resume: bool) -> bool:

@@ -352,6 +352,23 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
         new_outputs.add(path.resolve())
 
 
+def may_replace(output: Path | None, resume: bool, overwrite: bool) -> bool:
+    """Whether a command may replace its output, which it writes at its end.
+
+    A run with ``--resume`` may, if it continues one that has finished parts.  Without them that run has not written it,
+    and a file under its name is another one.
+
+    Raises
+    ------
+    ValueError
+        There is no file beside which parts can be stored.
+    """
+    from .parts import continues, parts_folder
+
+    found = continues(output, resume)
+    return overwrite or (found and output is not None and any(parts_folder(output).glob("*.npz")))
+
+
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | None = ()) -> None:
     """Refuse, before any work, outputs that would replace one another or an input.
 

@@ -32,6 +32,7 @@ from skysieve.core.command import (
     check_outputs,
     check_picture,
     counted,
+    may_replace,
     needs,
     option,
     report_errors,
@@ -762,7 +763,7 @@ def completeness(
     - skysieve dedisp completeness night --dm-max 500 --grid "snr=8,10,20;dm=100:400;width=0.001:0.03"
     - skysieve dedisp completeness --dm-max 3000 --max-width 0.4 --pulses 10000 -o recall.csv --resume
     """
-    from skysieve.core.parts import PartsFolder, continues, files_of
+    from skysieve.core.parts import PartsFolder, files_of
     from skysieve.dedispersion.clean.blocks.steps import parse_steps
     from skysieve.dedispersion.injections.campaign import completeness as campaign
     from skysieve.dedispersion.injections.grid import usual_dms
@@ -782,7 +783,7 @@ def completeness(
         grouping.check()
         cleaning.check()
         chosen = "" if output is None else table_format(output, form, ("csv", "ecsv"))
-        replaces = continues(output, resume) or overwrite
+        replaces = may_replace(output, resume, overwrite)
         check_outputs({"--output": output, "--plot": plot}, files)
         check_output(output, replaces)
         check_picture(plot, replaces)

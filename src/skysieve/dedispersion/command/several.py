@@ -23,6 +23,7 @@ from skysieve.core.command import (
     check_output,
     counted,
     drop_stdout,
+    may_replace,
     with_option,
 )
 from skysieve.core.errors import one_line
@@ -94,7 +95,7 @@ class Outputs:
     def check(self, names: list[str]) -> None:
         """Refuse, before any work, outputs that could not be written at the end."""
         replaces = self.overwrite or continues(self.table, self.resume)
-        check_output(self.table, replaces, folder=self.folder)
+        check_output(self.table, may_replace(self.table, self.resume, self.overwrite), folder=self.folder)
         for name, folder in (("--plot", self.plots), ("--cutouts", self.cutouts)):
             check_output(folder, folder=True)
             if folder is not None and folder.suffix:

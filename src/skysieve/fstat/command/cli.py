@@ -40,6 +40,7 @@ from skysieve.core.command import (
     choice,
     counted,
     flat_options,
+    may_replace,
     needs,
     option,
     read_stdin,
@@ -622,11 +623,10 @@ def search(
     interrupted = "interrupted; the same command continues after the finished templates" if resume else "interrupted"
     with report_errors(interrupted, PRIOR), ExitStack() as outer:
         messages = Messages(quiet, verbose, progress)
-        from skysieve.core.parts import continues
         from skysieve.fstat.template_search.result import FORMATS
 
         kind = None if output is None else table_format(output, format, FORMATS)
-        replaces = continues(output, resume) or overwrite
+        replaces = may_replace(output, resume, overwrite)
         lists = [path for path in (files_from, templates) if path is not None]
         check_outputs({"--output": output, "--plot": plot}, [*(files or ()), *lists])
         check_output(output, replaces)

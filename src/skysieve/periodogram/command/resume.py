@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skysieve.core.files import written
-from skysieve.core.parts import InUse, OtherRun, PartsFolder, continues, files_of, read_json
+from skysieve.core.parts import InUse, OtherRun, PartsFolder, files_of, read_json
 from skysieve.core.result import npz_arrays
 from skysieve.periodogram.survey import Found
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skysieve.periodogram.lightcurves.io import LightCurves
     from skysieve.periodogram.lightcurves.stream import CurveStream
 
-__all__ = ["CUT", "PARTITION", "PARTITION_ROWS", "InUse", "OtherRun", "Parts", "continues", "files_of"]
+__all__ = ["CUT", "PARTITION", "PARTITION_ROWS", "InUse", "OtherRun", "Parts", "files_of"]
 
 PARTITION, PARTITION_ROWS = 20_000, 4_000_000
 """Objects and rows of a partition: seconds to a minute of work."""

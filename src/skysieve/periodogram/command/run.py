@@ -23,6 +23,7 @@ from skysieve.core.command import (
     check_picture,
     compiled_code,
     counted,
+    may_replace,
     table_format,
     terminal,
     with_option,
@@ -143,7 +144,7 @@ class PeriodRun:
 
         ``run`` holds all options of the run as JSON values.
         """
-        from .resume import CUT, InUse, OtherRun, Parts, continues, files_of
+        from .resume import CUT, InUse, OtherRun, Parts, files_of
 
         self.request, self.treatment = request, treatment
         self.output, self.plot = outputs.table, outputs.plot
@@ -152,7 +153,7 @@ class PeriodRun:
             raise UserError("- is given twice: standard input can be read only once")
         try:
             check_outputs({"--output": self.output, "--plot": self.plot}, files)
-            replaces = continues(self.output, outputs.resume) or outputs.overwrite
+            replaces = may_replace(self.output, outputs.resume, outputs.overwrite)
         except (OSError, ValueError) as e:
             raise UserError(one_line(e)) from None
         if self.output is not None:
