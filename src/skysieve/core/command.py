@@ -653,14 +653,14 @@ def compiled_code(device: str) -> Iterator[None]:
     if resolve(device)[0].kind != "cpu":
         yield
         return
-    from .cpu.jit import FirstAnswers
+    from .cpu import jit
 
-    before = FirstAnswers.allowed
-    FirstAnswers.allowed = False
+    before = jit.FirstAnswers.allowed, jit.INTERPRETED_SECONDS
+    jit.FirstAnswers.allowed, jit.INTERPRETED_SECONDS = False, 0.0
     try:
         yield
     finally:
-        FirstAnswers.allowed = before
+        jit.FirstAnswers.allowed, jit.INTERPRETED_SECONDS = before
 
 
 @contextmanager
