@@ -37,9 +37,8 @@ ORDER = {
         "web", "command",
     ),
     "fstat": (
-        "inputs", "sfts", "archive", "contract", "precision", "timing", "cpu|cuda", "result", "api", "template_search",
-        "demod",
-        "pyfstat", "command",
+        "inputs", "sfts", "archive", "contract", "cpu_residue", "precision", "timing", "cpu|cuda", "result", "api",
+        "template_search", "demod", "pyfstat", "command",
     ),
 }  # fmt: skip
 """Parts of each domain, lowest first; ``|`` joins parts that may not import each other."""

@@ -243,7 +243,7 @@ def _of_loud_bins(spec: Spec, bank: Bank) -> NDArray[np.int8]:
 
 @dataclass(frozen=True)
 class Residue:
-    """The largest residues of the windows of a template (see ``cpu/residue.py``).
+    """The largest residues of the windows of a template (see ``cpu_residue.py``).
 
     Attributes
     ----------
@@ -288,7 +288,7 @@ def _residue(job: MapJob, bank: Bank, k: int) -> Residue:
     a window of this duration.  Gaps matter most where they are about as long as the window, so that all short lengths
     are examined closely.
     """
-    from .cpu.residue import residue_of_windows
+    from .cpu_residue import residue_of_windows
 
     worst = np.zeros(3)
     occupied = np.flatnonzero(bank.occupied)
@@ -339,7 +339,7 @@ def _after_gaps(x: NDArray[np.float64], occupied: NDArray[np.int64], worst: NDAr
 
     Sums fall from the larger to the smaller in equal steps, each of which rounds them.
     """
-    from .cpu.residue import note
+    from .cpu_residue import note
 
     begin = occupied[np.diff(occupied, prepend=-FEWEST) >= FEWEST]
     begin = np.union1d(begin, occupied[:1])
