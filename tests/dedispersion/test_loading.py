@@ -16,7 +16,7 @@ from skysieve.dedispersion.clean.masks import Cleaned
 from skysieve.dedispersion.contract import Table
 from skysieve.dedispersion.cpu import engine as cpu
 from skysieve.dedispersion.cpu import load as cpu_load
-from skysieve.dedispersion.data import sigproc
+from skysieve.dedispersion.data import sigproc, threads
 from skysieve.dedispersion.data.delays import sample_delays
 from skysieve.dedispersion.data.sigproc import pack
 
@@ -139,7 +139,7 @@ def test_binning_by_halves(kind, times):
 
 def test_several_threads_read_a_file_and_notice_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr("skysieve.dedispersion.data.sigproc.THREAD_BYTES", 1000)
-    monkeypatch.setattr("skysieve.dedispersion.data.sigproc.usable_cores", lambda: 4)
+    monkeypatch.setattr("skysieve.dedispersion.data.threads.usable_cores", lambda: 4)
     x = np.random.default_rng(3).integers(0, 256, (16, 5000)).astype(np.uint8)
     path = tmp_path / "a.fil"
     write_fil(path, Filterbank.from_array(x, fch1=1500, foff=-1, tsamp=1e-3))
@@ -157,7 +157,7 @@ def test_threads_that_read_one_file_share_its_readers(tmp_path, monkeypatch):
     x = data("u1", (8, 5000))
     path = fil(tmp_path, x.T, nbits=8, nchans=8)
     monkeypatch.setattr(sigproc, "THREAD_BYTES", 1000)
-    monkeypatch.setattr(sigproc, "usable_cores", lambda: 2)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
     made = []
 
     class Counted(ThreadPoolExecutor):
@@ -166,7 +166,7 @@ def test_threads_that_read_one_file_share_its_readers(tmp_path, monkeypatch):
             time.sleep(0.02)  # both threads are here
             super().__init__(*given)
 
-    monkeypatch.setattr(sigproc, "ThreadPoolExecutor", Counted)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", Counted)
     both = threading.Barrier(2)
 
     def read(fb):

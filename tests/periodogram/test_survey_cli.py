@@ -365,6 +365,7 @@ def test_damaged_parts_are_done_again(survey: Path, tmp_path: Path, monkeypatch:
     assert out.read_text() == whole
     assert not parts.exists()
     parts.mkdir()
+    out.unlink()
     (parts / "run.json").write_text("{")
     result = run(*command)
     assert result.exit_code == 2
