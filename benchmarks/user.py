@@ -411,6 +411,30 @@ class Bench:
             source.unlink()
             yield
 
+    def psrfits(self) -> Iterator[None]:
+        """Single pulses of a PSRFITS file whose rows have scales and offsets: the function, and the command."""
+        from skysieve.dedispersion import search
+
+        seconds, channels, dms = (60, 1024, 1000) if self.gpu else (10, 256, 200)
+        plain, path, out = (self.folder / f"scaled{end}" for end in (".fil", ".sf", ".csv"))
+        self.fake(plain, seconds, channels)
+        write_scaled(plain, path)
+        facts = {"channels": channels, "seconds_of_data": seconds, "tsamp": 256e-6, "trials": dms}
+        options: dict[str, Any] = {"dms": np.arange(dms) * (500 / dms), "device": self.device}
+        floor = (
+            f"from astropy.io import fits; r = fits.getdata({str(path)!r}, 'SUBINT'); s = r['DAT_SCL'][:, None]; "
+            "(r['DATA'].reshape(len(r), -1, s.shape[2]) * s + r['DAT_OFFS'][:, None]).sum()"
+        )
+        tools: dict[str, Callable[[], object]] = {
+            "function": lambda: search(path, **options),
+            "astropy.io.fits and sum": lambda: read_scaled(path).sum(),
+        }
+        self.row("dedispersion.search of PSRFITS, warm process", tools, 7, **facts)
+        yield
+        grid = f"--dm-min 0 --dm-step {500 / dms} --num-dms {dms} -o {out} --overwrite --device {self.device}".split()
+        self.command("dedisp search, PSRFITS", ["dedisp", "search", str(path), *grid], floor, **facts)
+        yield
+
     # ------------------------------------------------------------------ gravitational waves
     def fstat(self) -> Iterator[None]:
         """One map of a day, and one of 121 days on a GPU."""
@@ -519,14 +543,52 @@ class Bench:
         shutil.rmtree(cache, ignore_errors=True)  # a helper process may still write to it
 
 
+def write_scaled(source: Path, path: Path, nsblk: int = 1024) -> None:
+    """Write a filterbank file of bytes as PSRFITS in search mode, with a scale and an offset for each channel."""
+    from astropy.io import fits
+
+    from skysieve.dedispersion import Filterbank
+
+    with Filterbank.open(source) as fb:
+        rows, channels = fb.nsamp // nsblk, fb.nchan
+        data, freqs, tsamp = fb.block(0, rows * nsblk).T, fb.freqs, fb.tsamp
+    rng = np.random.default_rng(1)
+
+    def each(values: Any) -> Any:
+        return np.tile(np.asarray(values), (rows, 1))
+
+    columns = [
+        fits.Column("OFFS_SUB", "1D", array=(np.arange(rows) + 0.5) * nsblk * tsamp),
+        fits.Column("DAT_FREQ", f"{channels}D", array=each(freqs)),
+        fits.Column("DAT_WTS", f"{channels}E", array=each(np.ones(channels))),
+        fits.Column("DAT_OFFS", f"{channels}E", array=each(rng.uniform(-5, 5, channels))),
+        fits.Column("DAT_SCL", f"{channels}E", array=each(rng.uniform(0.5, 2, channels))),
+        fits.Column("DATA", f"{nsblk * channels}B", array=data.reshape(rows, -1)),
+    ]
+    table, primary = fits.BinTableHDU.from_columns(columns, name="SUBINT"), fits.PrimaryHDU()
+    table.header.update(NPOL=1, POL_TYPE="AA+BB", TBIN=tsamp, NBITS=8, NCHAN=channels, NSBLK=nsblk)
+    primary.header.update(FITSTYPE="PSRFITS", OBS_MODE="SEARCH", STT_IMJD=58000, STT_SMJD=0, STT_OFFS=0.0)
+    fits.HDUList([primary, table]).writeto(path, overwrite=True)
+
+
+def read_scaled(path: str | Path) -> Any:
+    """The samples of such a file (rows, samples, channels), read by astropy and scaled by NumPy."""
+    from astropy.io import fits
+
+    with fits.open(path) as file:
+        rows = file["SUBINT"].data
+        values = rows["DATA"].reshape(len(rows), -1, rows["DAT_SCL"].shape[1])
+        return values * rows["DAT_SCL"][:, None] + rows["DAT_OFFS"][:, None]
+
+
 def resident_bytes() -> int:
     """Bytes of main memory that this process holds."""
     text = Path("/proc/self/statm").read_text(encoding="ascii")
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "night", "fstat", "first",
-         "scale", "gpus")  # fmt: skip
+CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "psrfits", "night", "fstat",
+         "first", "scale", "gpus")  # fmt: skip
 
 
 def _case(row: dict[str, Any]) -> str:
