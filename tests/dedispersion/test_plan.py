@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skysieve.dedispersion import DM_CONSTANT, DMPlan, Filterbank, Observation, dedisperse, plan
-from skysieve.dedispersion.data.delays import delay_seconds, reference_frequency, sample_delays, snr_kept
+from skysieve.dedispersion.data.delays import delay_seconds, reference_frequency, sample_delays, scattering, snr_kept
 from skysieve.dedispersion.dm_plan.rules import tolerance_dms
 
 BAND_300 = Observation(308 - np.arange(1024) / 64, 64e-6)
@@ -129,6 +129,24 @@ def test_scattering_limits_the_highest_dm():
     assert plan(obs, 20, step=0.5, scattering="bhat2004").dms.max() == 20
     wide = plan(obs, 60, scattering="bhat2004", width=1e-3)
     assert wide.ndm < plan(obs, 60, width=1e-3).ndm
+
+
+@pytest.mark.parametrize("dm_max", [0.1 * 3, np.nextafter(50.0, 51.0), 100.0000000000001])
+def test_presto_plans_end_at_a_dm_that_differs_from_a_step_by_rounding(dm_max):
+    obs = Observation(308 - np.arange(1024) / 64, 64e-6)
+    dms = plan(obs, float(dm_max), rule="presto").dms
+    assert np.array_equal(dms, plan(obs, round(float(dm_max), 9), rule="presto").dms)
+    one = plan(obs, float(np.nextafter(50.0, 51.0)), dm_min=50.0, rule="presto")
+    assert one.dms.tolist() == [50.0]
+
+
+def test_scattering_does_not_widen_the_steps_at_the_lowest_dms():
+    """The parabola of Bhat et al. (2004) in log DM would give 4.9 ms at DM 0.01 and 150 MHz."""
+    obs = Observation(160 - np.arange(1024) / 50, 64e-6)
+    without, scattered = (plan(obs, 3, width=1e-4, scattering=s) for s in (None, "bhat2004"))
+    assert np.allclose(scattered.dms[:50], without.dms[:50], rtol=1e-3)
+    assert (np.diff(scattered.dms) > 0).all()
+    assert scattering(0.85, 1000.0) < 1.01 * scattering(0.01, 1000.0) < 1e-9
 
 
 def test_lists_and_steps():

@@ -41,8 +41,8 @@ def channel_statistics(data: Filterbank | Paths, block: int) -> dict[str, NDArra
     -------
     dict
         "mean", "std", "kurtosis", each of shape (nchan, nblocks).  Spectral kurtosis is Nita & Gary's (2010, eq. 8)
-        estimator ``(M d + 1) / (M - 1) (M S2 / S1^2 - 1)`` with ``d = median(mean^2 / var)`` of the channel, so that
-        it is 1 for stationary noise.
+        estimator ``(M d + 1) / (M - 1) (M S2 / S1^2 - 1)`` with ``d = 1 / median(var / mean^2)`` of the channel, so
+        that it is 1 for stationary noise; ``M`` is ``block`` also for a shorter last block.
 
     Examples
     --------

@@ -139,13 +139,15 @@ def smearing(dm: Any, bandwidth: float, centre: float) -> Any:
 def scattering(dm: Any, freq: float) -> Any:
     """Expected scattering time, seconds (Bhat et al. 2004, eq. 8); 0 at DM 0.
 
+    The parabola in log DM has its minimum at DM 0.85 and rises towards DM 0; below this DM its minimum is used.
+
     >>> round(float(scattering(100.0, 1000.0)) * 1e3, 5)
     0.01343
     """
     d = np.asarray(dm, np.float64)
     a, b, c, alpha = BHAT
     with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.log10(d)
+        log = np.maximum(np.log10(d), -b / (2 * c))
         tau = 10 ** (a + b * log + c * log**2 - alpha * math.log10(freq / 1000)) / 1000
     return np.where(d > 0, tau, 0.0)
 

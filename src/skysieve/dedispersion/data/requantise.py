@@ -26,6 +26,10 @@ BLOCK_VALUES = 2**24
 """Most samples x channels of a block."""
 LEAST_BLOCK = 1024
 """Fewest samples of a block."""
+LEAST_PART = LEAST_BLOCK // PARTS
+"""Fewest samples of a part, except in shorter data: the sigma of few samples is too small on average."""
+LEAST = 4
+"""A last block shorter than 1 / ``LEAST`` of a block takes level and scale of the block before it."""
 
 
 class RequantisedReader(ChangedReader):
@@ -49,7 +53,9 @@ class RequantisedReader(ChangedReader):
     def _next(self, start: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         from skysieve.dedispersion.cpu import load as cpu_load
 
-        step = -(-count // PARTS)
+        if start and count < self.block // LEAST:
+            return self._levels[-1]
+        step = max(-(-count // PARTS), LEAST_PART)
         parts = []
         for at in range(start, start + count, step):
             found = np.empty((2, self.fb.nchan))
@@ -119,7 +125,8 @@ def requantise(data: Filterbank | Paths) -> Filterbank:
     Mean and sigma are medians over 16 parts of a block (2 s, or less for very many channels), so that a pulse or a
     burst of interference does not change them.  A channel keeps them until its mean has moved by half a sigma or its
     sigma by a factor of 1.25: stationary data have one scale, without steps.  Blocks are anchored at sample 0 and do
-    not depend on later ones.  Values that are not finite, and constant channels, become 64.
+    not depend on later ones.  A last block shorter than a quarter of a block takes the scale of the block before it.
+    Parts have at least 64 samples.  Values that are not finite, and constant channels, become 64.
 
     Examples
     --------

@@ -135,7 +135,11 @@ def presto_stages(
         other = math.sqrt(band.tsamp**2 + (band.tsamp * downsamp) ** 2 + over_band**2 + inside**2)
         last = i + 1 == len(downsamps)
         until = dm_max if last else min(dm_max, 2 * other / band.smear(1.0, band.nchan))
-        count = 1 if until == low == dm_max else max(0, math.ceil((until - low) / step - 1e-9))
+        count = max(0, math.ceil((until - low) / step - 1e-9))
+        if until == dm_max and not count:  # low equals dm_max, apart from rounding
+            if stages:
+                break
+            count = 1
         if per_call and count > 1:
             count = math.ceil(count / per_call) * per_call
         check_count(sum(len(s.dms) for s in stages) + count)
