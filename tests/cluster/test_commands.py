@@ -243,7 +243,7 @@ def test_a_search_of_atoms_in_partitions_lists_bad_files(tmp_path, monkeypatch):
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
 
 
-def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
+def test_many_maps_are_smoothed_as_one_is_and_resume_makes_lost_and_changed_ones(tmp_path):
     fits = pytest.importorskip("astropy.io.fits")
     for k in range(3):
         values = np.random.default_rng(k).standard_normal(12 * 16**2).astype(np.float32)
@@ -261,6 +261,12 @@ def test_many_maps_are_smoothed_as_one_is_and_resume_makes_a_lost_one(tmp_path):
     (out / "1.fits").unlink()
     run("smooth", *files, "-o", out, *how, "--resume", code=1)
     assert (tmp_path / "one.fits").read_bytes() == (out / "1.fits").read_bytes()
+    assert (out / "0.fits").stat().st_mtime_ns == before
+    made = (out / "1.fits").read_bytes()
+    for damaged in (b"", made[:-2880], b"x" * len(made)):
+        (out / "1.fits").write_bytes(damaged)
+        run("smooth", *files, "-o", out, *how, "--resume", code=1)
+        assert (out / "1.fits").read_bytes() == made
     assert (out / "0.fits").stat().st_mtime_ns == before
     (tmp_path / "bad.fits").write_bytes(files[0].read_bytes())  # repaired
     run("smooth", *files, "-o", out, *how, "--resume")

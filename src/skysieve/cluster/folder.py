@@ -25,7 +25,7 @@ from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
 from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
 from skysieve.core.machine.rates import processor
-from skysieve.core.parts import InUse, Lock, read_json
+from skysieve.core.parts import InUse, Lock, fingerprint, read_json
 from skysieve.core.table_files import json_text
 
 from .description import Job, OutputError, Part, folder_of
@@ -109,13 +109,14 @@ def _failure(folder: Path, number: int) -> Path:
 
 def store(folder: Path, number: int, key: str, part: Part) -> dict[str, Any]:
     """Write the result of a partition; returns its facts."""
-    facts = {
+    facts: dict[str, Any] = {
         "key": key, "number": number, "rows": len(next(iter(part.columns.values()), ())), "counts": part.counts,
         "columns": len(part.columns),
-        "faults": part.faults[:MOST_FAULTS], "n_faults": len(part.faults), "facts": part.facts, "files": part.files,
+        "faults": part.faults[:MOST_FAULTS], "n_faults": len(part.faults), "facts": part.facts,
         "environment": environment(),
     }  # fmt: skip
     try:
+        facts["files"] = [_state(name) for name in part.files]
         with written(_part(folder, number)) as path:
             write_parquet(part.columns, path, units=part.units, facts={"skysieve": json.dumps(facts)})
         _failure(folder, number).unlink(missing_ok=True)
@@ -124,12 +125,21 @@ def store(folder: Path, number: int, key: str, part: Part) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name != "facts"}
 
 
+def _state(name: str) -> list[Any]:
+    """Name, size and time of change of a further file that a partition has written."""
+    return [name, *fingerprint(Path(name))[1:]]
+
+
 def _unwritten(error: OSError, path: Path) -> OutputError:
     return OutputError(error.errno, error.strerror or str(error), error.filename or str(path))
 
 
 def stored(folder: Path, number: int, key: str) -> dict[str, Any] | None:
-    """The facts of a partition that is done; None if it is not, or if its file is damaged or of another job."""
+    """The facts of a partition that is done.
+
+    They are None if it is not done, if its file is damaged or of another job, or if a further file that it has written
+    is missing or has changed.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -138,9 +148,10 @@ def stored(folder: Path, number: int, key: str) -> dict[str, Any] | None:
         return None
     try:
         facts = _facts_of(parquet.read_schema(path))
-    except (OSError, pyarrow.ArrowException, ValueError, KeyError):
-        facts = {}
-    if facts.get("key") == key and all(Path(file).exists() for file in facts["files"]):
+        same = facts["key"] == key and all(_state(made[0]) == made for made in facts["files"])
+    except (OSError, pyarrow.ArrowException, ValueError, KeyError):  # also a further file that does not exist
+        facts, same = {}, False
+    if same:
         return {name: value for name, value in facts.items() if name != "facts"}
     path.unlink(missing_ok=True)
     return None
