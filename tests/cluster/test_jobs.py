@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +148,39 @@ def test_a_run_that_has_finished_nothing_replaces_no_table(tmp_path):
         cluster.run(toy(tmp_path / "a.parquet", rows=4), resume=True)
     assert (tmp_path / "a.parquet").read_text() == "another table"
     assert cluster.run(toy(tmp_path / "a.parquet"), resume=True, overwrite=True).rows == 18
+
+
+def test_a_run_that_continues_replaces_its_own_table_only(tmp_path):
+    out = tmp_path / "a.parquet"
+    cluster.run(toy(out, bad=[1]))
+    assert cluster.run(toy(out, bad=[1]), resume=True).before == 5
+    out.write_text("another table")
+    with pytest.raises(FileExistsError, match=r"a\.parquet: exists; use --overwrite"):
+        cluster.run(toy(out, bad=[1]), resume=True)
+    assert out.read_text() == "another table"
+    assert cluster.run(toy(out, bad=[1]), resume=True, overwrite=True).rows == 15
+
+
+@pytest.mark.parametrize("name", ["part-000003.parquet", "manifest.json"])
+def test_a_run_that_was_killed_while_it_removed_its_partitions_is_ended(name, tmp_path, monkeypatch):
+    out, unlink = tmp_path / "a.parquet", Path.unlink
+
+    def stop(path, **more):
+        if path.name == name:
+            raise KeyboardInterrupt
+        unlink(path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stop)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(toy(out))
+    table = out.read_bytes()
+    left = tmp_path / ".a-0123abcd.parquet"
+    left.touch()
+    os.utime(left, (0, 0))
+    assert cluster.run(toy(out), resume=True).rows == 18
+    assert out.read_bytes() == table
+    assert os.listdir(tmp_path) == ["a.parquet"]
 
 
 def test_unfinished_files_of_a_killed_launcher_do_not_stay(tmp_path):

@@ -204,11 +204,12 @@ def test_a_search_continues_from_its_parts(file, tmp_path, monkeypatch):
         assert "No space left" in run(*command, "-o", "t.csv", "--resume", code=2)
     assert sorted(p.name for p in (tmp_path / "t.csv.parts").iterdir()) == ["00000.npz", "run.json"]
     assert "holds parts of a run with other options" in run(*command, "-o", "t.csv", "--resume", "--topk", 9, code=2)
-    (tmp_path / "t.csv").write_text("of an earlier run, which this one may replace")
+    (tmp_path / "t.csv").write_text("of another command")
+    assert "t.csv: exists; use --overwrite" in run(*command, "-o", "t.csv", "--resume", code=2)
     asked = []
     with monkeypatch.context() as patch:
         patch.setattr(batch, "read_files", lambda files, _: asked.append(files) or iter(files))
-        run(*command, "-o", "t.csv", "--resume")
+        run(*command, "-o", "t.csv", "--resume", "--overwrite")
     assert asked in ([], [[]])
     assert (tmp_path / "t.csv").read_text() == (tmp_path / "whole.csv").read_text()
     assert not (tmp_path / "t.csv.parts").exists()

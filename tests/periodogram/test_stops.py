@@ -76,6 +76,68 @@ def test_a_run_that_has_finished_no_part_replaces_no_table(survey: Path, tmp_pat
     assert [path.name for path in tmp_path.glob("p.*")] == ["p.csv"]
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import skysieve.core.parts as parts
+import skysieve.core.files as files
+where, *words = sys.argv[1:]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+if where == "written":
+    parts.PartsFolder.remove = die
+elif where == "removed":
+    unlink = Path.unlink
+    Path.unlink = lambda self, **more: die() if self.name == "run.json" else unlink(self, **more)
+else:
+    record = parts.PartsFolder._record
+    def then_die(self, part):
+        if where == "recorded":
+            record(self, part)
+        die()
+    parts.PartsFolder._record = then_die
+sys.argv = ["skysieve", *words]
+import skysieve.__main__
+skysieve.__main__.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["unwritten", "recorded", "written", "removed"])
+def test_the_command_of_a_killed_run_ends_it(where: str, survey: Path, tmp_path: Path) -> None:
+    """Wherever the run was killed, its command is successful the next time, and nothing else is left."""
+    whole, out = tmp_path / "whole.csv", tmp_path / "p.csv"
+    assert run("period", survey, *GRID, "-o", whole).exit_code == 0
+    command = ("period", survey, *GRID, "--resume", "-o", out)
+    killed = subprocess.run([sys.executable, "-c", KILLED, where, *map(str, command)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert out.exists() == (where in ("written", "removed"))
+    unfinished = list(tmp_path.glob(".p-*.csv"))
+    assert len(unfinished) == (where in ("unwritten", "recorded"))
+    for path in unfinished:
+        os.utime(path, (0, 0))
+    again = run(*command)
+    assert again.exit_code == 0, again.stderr
+    assert ("was complete before" in again.stderr) == (where == "removed")
+    assert out.read_bytes() == whole.read_bytes()
+    assert [path.name for path in (*tmp_path.glob("p.*"), *tmp_path.glob(".*"))] == ["p.csv"]
+
+
+def test_a_run_that_continues_replaces_its_own_table_only(survey: Path, tmp_path: Path) -> None:
+    empty, out = tmp_path / "empty.csv", tmp_path / "p.csv"
+    empty.write_text("")
+    command = ("period", survey, empty, *GRID, "--resume", "-o", out)
+    assert run(*command).exit_code == 1  # the parts stay
+    table = out.read_bytes()
+    out.write_text("another table")
+    refused = run(*command)
+    assert refused.exit_code == 2
+    assert "p.csv: exists; use --overwrite to replace it" in " ".join(refused.stderr.split())
+    assert out.read_text() == "another table"
+    assert run(*command, "--overwrite").exit_code == 1
+    assert out.read_bytes() == table
+    assert run(*command).exit_code == 1  # its own
+
+
 def test_the_lock_is_given_back_after_an_error(survey: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
     command = ("period", survey, *GRID, "--resume", "-o", out)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
-from skysieve.core.files import ROWS_TOGETHER, remove_leftovers, write_parquet, written
+from skysieve.core.files import ROWS_TOGETHER, before_naming, remove_leftovers, write_parquet, written
 from skysieve.core.machine.rates import processor
-from skysieve.core.parts import InUse, Lock, fingerprint, read_json
+from skysieve.core.parts import WRITTEN, InUse, Lock, fingerprint, has_written, read_json, states_with
 from skysieve.core.table_files import json_text
 
 from .description import Job, OutputError, Part, folder_of
@@ -76,8 +76,8 @@ def check_place(output: Path, resume: bool, overwrite: bool) -> None:
         As `skysieve.core.command.check_output`.
     """
     folder = folder_of(output)
-    begun = continues(output, resume) and any(folder.glob("part-*.parquet"))  # without them a table is another one
-    check_output(output, overwrite or begun, folder=folder == output)
+    own = continues(output, resume) and has_written(folder / MANIFEST, output)
+    check_output(output, overwrite or own, folder=folder == output)
 
 
 def continues(output: Path, resume: bool) -> bool:
@@ -257,8 +257,10 @@ class RunFolder:
     """
 
     def __init__(self, job: Job, resume: bool = False, overwrite: bool = False) -> None:
-        self.job, self.folder = job, folder_of(job.at(job.output))
-        check_place(job.at(job.output), resume, overwrite)
+        self.job, self.output = job, job.at(job.output)
+        self.folder = folder_of(self.output)
+        self._written: list[Any] = []
+        check_place(self.output, resume, overwrite)
         self.lock = Lock(self.folder / LOCK)
         try:
             self._open(resume, overwrite)
@@ -279,6 +281,7 @@ class RunFolder:
             before = Job(**found["job"])
             if self.job.device == "auto":
                 self.job = replace(self.job, device=before.device)
+            self._written = found.get(WRITTEN, [])
             continues = resume and (before.common_key, before.device) == (self.job.common_key, self.job.device)
             if overwrite or not any(self.folder.glob("part-*.parquet")):
                 if not continues:
@@ -299,6 +302,11 @@ class RunFolder:
                     "command, use --overwrite, or delete the folder"
                 )
         remove_leftovers(self.folder)
+        if self.folder != self.output:
+            remove_leftovers(self.output.absolute().parent, self.output)
+            before_naming[self.output.resolve()] = self._record
+        if overwrite and self.output.is_file():  # a run that continues may replace it, too
+            self._written = [fingerprint(self.output)[1:]]
         self.write_manifest("running")
 
     def _only_lists(self, found: dict[str, Any]) -> bool:
@@ -332,7 +340,13 @@ class RunFolder:
     def write_manifest(self, state: str, **facts: Any) -> None:
         """Write the manifest: the job, its state and further facts."""
         with written(self.folder / MANIFEST) as path:
-            path.write_text(json_text({"state": state, **facts, "job": self.job.facts()}), encoding="utf-8")
+            content = {"state": state, WRITTEN: self._written, **facts, "job": self.job.facts()}
+            path.write_text(json_text(content), encoding="utf-8")
+
+    def _record(self, part: Path) -> None:
+        """Note the state of the complete output, before it has its name."""
+        self._written = states_with(self._written, self.output, part)
+        self.write_manifest("running")
 
     def outcome(self) -> tuple[Outcome, list[int]]:
         """The outcome so far, and the partitions that are not done."""
@@ -375,6 +389,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the lock."""
+        before_naming.pop(self.output.resolve(), None)
         self.lock.close()
 
 

@@ -355,18 +355,18 @@ def check_output(path: Path | None, overwrite: bool = False, folder: bool = Fals
 def may_replace(output: Path | None, resume: bool, overwrite: bool) -> bool:
     """Whether a command may replace its output, which it writes at its end.
 
-    A run with ``--resume`` may, if it continues one that has finished parts.  Without them that run has not written it,
-    and a file under its name is another one.
+    A run with ``--resume`` may, if it continues the run that has written it, such as one with a file that could not be
+    read.
 
     Raises
     ------
     ValueError
         There is no file beside which parts can be stored.
     """
-    from .parts import continues, parts_folder
+    from .parts import MANIFEST, continues, has_written, parts_folder
 
     found = continues(output, resume)
-    return overwrite or (found and output is not None and any(parts_folder(output).glob("*.npz")))
+    return overwrite or (found and output is not None and has_written(parts_folder(output) / MANIFEST, output))
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path] | None = ()) -> None:

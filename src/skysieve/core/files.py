@@ -23,6 +23,7 @@ from .errors import install_hint
 
 __all__ = [
     "ROWS_TOGETHER",
+    "before_naming",
     "cache_folder",
     "expand",
     "hdf5_file",
@@ -53,6 +54,9 @@ def is_special(path: Path) -> bool:
 
 new_outputs: set[Path] = set()
 """Outputs of this command that did not exist when it began, and that it may not replace."""
+
+before_naming: dict[Path, Callable[[Path], None]] = {}
+"""Functions by outputs of this command; each is called with the complete file before that has the output's name."""
 
 
 def unused(path: Path) -> Path:
@@ -122,6 +126,8 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
         place = target.resolve()
+        if place in before_naming:
+            before_naming[place](part)
         if place not in new_outputs:
             part.replace(target)
         elif not _named(part, target):
@@ -137,11 +143,21 @@ def written(path: str | os.PathLike[str], *, sync: bool = True) -> Iterator[Path
         part.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove files that `written` left when its process was killed, a minute ago or longer."""
+def remove_leftovers(folder: Path, output: Path | None = None) -> None:
+    """Remove files that `written` left when its process was killed, a minute ago or longer.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+    output : pathlib.Path, optional
+        Remove only those of this output.
+    """
+    ours = _PART
+    if output is not None:
+        ours = re.compile(rf"\.{re.escape(output.stem)}-[0-9a-f]{{8}}{re.escape(output.suffix)}")
     for part in folder.glob(".*") if folder.is_dir() else ():
         with suppress(FileNotFoundError):  # another process finished or removed it in the meantime
-            if _PART.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
+            if ours.fullmatch(part.name) and part.stat().st_mtime < time.time() - 60:
                 part.unlink()
 
 

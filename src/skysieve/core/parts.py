@@ -1,9 +1,10 @@
 """The folder with the finished parts of a long run, from which an interrupted run continues.
 
 Next to the output ``OUT`` is a folder ``OUT.parts`` with ``run.json``, which lists the options and the input files, and
-a file for each finished part.  Every file is written under another name, flushed to the disk and renamed: however the
-run ends, the files are complete.  A file ``lock`` names the process that works there; the system releases the lock when
-that process ends, however it ends.
+a file for each finished part.  Before the output has its name, its size and time of change are added to ``run.json``:
+a run that continues replaces no output of another command.  Every file is written under another name, flushed to the
+disk and renamed: however the run ends, the files are complete.  A file ``lock`` names the process that works there; the
+system releases the lock when that process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import written
+from .files import before_naming, remove_leftovers, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["InUse", "Lock", "OtherRun", "PartsFolder", "continues", "files_of", "parts_folder", "read_json"]
+__all__ = [
+    "InUse", "Lock", "OtherRun", "PartsFolder", "continues", "files_of", "has_written", "parts_folder", "read_json",
+    "states_with",
+]  # fmt: skip
 
 MANIFEST, LOCK = "run.json", "lock"
+WRITTEN, ENDED = "written", "ended"
+"""Keys of the manifest: states of the output that the run has written; the exit code, if only the end is missing."""
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that has no locks."""
 
@@ -58,6 +64,18 @@ def fingerprint(path: Path) -> list[Any]:
     """Name, size and time of change of a file, by which a run recognises it."""
     state = path.stat()
     return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+
+
+def has_written(manifest: Path, output: Path) -> bool:
+    """Whether the output that exists is, by its size and time of change, one that the run of a manifest has written."""
+    found = read_json(manifest) if manifest.exists() and output.is_file() else None
+    return isinstance(found, dict) and fingerprint(output)[1:] in found.get(WRITTEN, [])
+
+
+def states_with(states: list[Any], output: Path, part: Path) -> list[Any]:
+    """The states of an output that a run has written, when it has completed a file that will replace the output."""
+    now = fingerprint(output)[1:] if output.is_file() else None
+    return [*(state for state in states if state == now), fingerprint(part)[1:]]
 
 
 class Lock:
@@ -137,42 +155,74 @@ class PartsFolder:
     """
 
     def __init__(self, output: Path, run: dict[str, Any]) -> None:
-        self.folder = parts_folder(output)
+        self.output, self.folder = output, parts_folder(output)
         self.damaged: list[str] = []
+        self._run = run
+        self._written: list[Any] = []
+        self._ended: int | None = None
         self.lock = Lock(self.folder / LOCK)
         try:
             self._check(run)
         except BaseException:
             self.lock.close()
             raise
+        remove_leftovers(output.absolute().parent, output)
+        before_naming[output.resolve()] = self._record
 
     def _check(self, run: dict[str, Any]) -> None:
         """Check that the folder is empty, or holds parts of the same run."""
         manifest = self.folder / MANIFEST
-        text = json.dumps(run, indent=1, sort_keys=True)
         if manifest.exists():
-            found, wanted = read_json(manifest), json.loads(text)
+            found, wanted = read_json(manifest), json.loads(json.dumps(run))
             if not isinstance(found, dict):
                 raise OtherRun(f"{manifest} is damaged; delete the folder to start anew")
+            complete = has_written(manifest, self.output)
+            states, ended = found.pop(WRITTEN, []), found.pop(ENDED, None)
             different = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
             if not different:
+                self._written, self._ended = states, ended if complete else None
                 return
-            if any(p.name[:5].isdigit() for p in self.folder.glob("*.npz")):
+            if complete or any(p.name[:5].isdigit() for p in self.folder.glob("*.npz")):
                 raise OtherRun(
                     f"{self.folder} holds parts of a run with other {', '.join(different)}; "
                     "repeat that run's command, or delete the folder"
                 )
             for path in self.folder.glob("*.json"):  # that run has finished no part
                 path.unlink()
-        with written(manifest) as part:
-            part.write_text(text, encoding="utf-8")
+        self._save()
+
+    def _save(self) -> None:
+        values = self._run | {WRITTEN: self._written, ENDED: self._ended}
+        with written(self.folder / MANIFEST) as part:
+            part.write_text(json.dumps(values, indent=1, sort_keys=True), encoding="utf-8")
+
+    def _record(self, part: Path) -> None:
+        """Note the state of the complete output, before it has its name."""
+        self._written = states_with(self._written, self.output, part)
+        self._save()
 
     def close(self) -> None:
         """Release the lock of the folder."""
+        before_naming.pop(self.output.resolve(), None)
         self.lock.close()
 
-    def remove(self) -> None:
-        """Remove the parts, when the output is written.  Files that this class did not write stay."""
+    def ended(self) -> int | None:
+        """The exit code of a run that was killed when it had written its output and removed the parts, else None.
+
+        The removal is completed.
+        """
+        if self._ended is not None:
+            self.remove(self._ended)
+        return self._ended
+
+    def remove(self, code: int = 0) -> None:
+        """Remove the parts of a run with an exit code, when its output is written.
+
+        Files that this class did not write stay.
+        """
+        self._ended = code
+        self._save()
+        remove_leftovers(self.output.absolute().parent, self.output)
         for path in self.folder.iterdir():
             if path.name[:5].isdigit() or _unfinished(path.name):
                 path.unlink()

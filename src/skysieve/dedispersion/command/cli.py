@@ -802,6 +802,9 @@ def completeness(
             }  # fmt: skip
             store = PartsFolder(output, json.loads(json.dumps(asked, default=str)))
             stack.callback(store.close)
+            if (ended := store.ended()) is not None:
+                messages.say(f"{output} was complete before")
+                raise typer.Exit(ended)
         parts, failed = [], 0
         for i, (group, share) in enumerate(zip(each, shares, strict=True)):
             try:

@@ -199,6 +199,9 @@ def search_each(files: list[Path], search: FileSearch, outputs: Outputs, asked: 
             stack.callback(parts.close)
             if parts.lock.note:
                 messages.say(f"note: {parts.lock.note}")
+            if (code := parts.ended()) is not None:
+                messages.say(f"{outputs.table} was complete before")
+                return code
         run = _Run(files, names, outputs, messages)
         left = run.resume(None if parts is None else parts.folder)
         limited = search.computation.memory is not None

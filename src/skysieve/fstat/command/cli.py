@@ -655,6 +655,9 @@ def search(
                 parts = outer.enter_context(closing(_parts(output, options, source)))
                 if parts.lock.note:
                     messages.say(f"note: {parts.lock.note}")
+                if (ended := parts.ended()) is not None:
+                    messages.say(f"{output} was complete before")
+                    raise typer.Exit(ended)
             result = plan.execute(
                 batches, checkpoint=None if parts is None else parts.folder / CHECKPOINT, total=source.total,
                 facts=source.facts(), progress=messages.progress,
@@ -670,7 +673,7 @@ def search(
             save_figure(result.plot(), plot, dpi=150)
             messages.wrote(plot)
         if parts is not None:
-            parts.remove()
+            parts.remove(code)
         if not quiet:
             _print_search(result, summary_console(output))
     raise typer.Exit(code)

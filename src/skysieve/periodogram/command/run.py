@@ -298,6 +298,9 @@ class PeriodRun:
 
         from .report import show_periods, summary
 
+        if self.parts is not None and (code := self.parts.ended()) is not None:
+            self.say(f"{self.output} was complete before")
+            return code
         started = time.monotonic()
         names = Counter(file.name for file in files)
         for number, file in enumerate(files):
