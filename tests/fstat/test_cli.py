@@ -204,6 +204,13 @@ def test_a_search_continues_from_its_parts(file, tmp_path, monkeypatch):
         assert "No space left" in run(*command, "-o", "t.csv", "--resume", code=2)
     assert sorted(p.name for p in (tmp_path / "t.csv.parts").iterdir()) == ["00000.npz", "run.json"]
     assert "holds parts of a run with other options" in run(*command, "-o", "t.csv", "--resume", "--topk", 9, code=2)
+    part = tmp_path / "t.csv.parts" / "00000.npz"
+    whole = part.read_bytes()
+    for damaged in (b"", whole[:-100], b"x" * len(whole)):
+        part.write_bytes(damaged)
+        said = run(*command, "-o", "t.csv", "--resume", code=2)
+        assert "00000.npz' is not the checkpoint of a search, or is damaged; use another file, or delete it" in said
+    part.write_bytes(whole)
     (tmp_path / "t.csv").write_text("of another command")
     assert "t.csv: exists; use --overwrite" in run(*command, "-o", "t.csv", "--resume", code=2)
     asked = []

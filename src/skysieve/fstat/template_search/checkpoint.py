@@ -114,14 +114,17 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            The file is not a checkpoint, or belongs to a search with other options.
+            The file is not a checkpoint, is damaged, or belongs to a search with other options.
         """
         if self.path is None or not self.path.exists():
             return
         try:
             values = read_archive(self.path, CONTENT)
         except ValueError as error:
-            raise ValueError(f"checkpoint={os.fspath(self.path)!r} is not the checkpoint of a search") from error
+            raise ValueError(
+                f"checkpoint={os.fspath(self.path)!r} is not the checkpoint of a search, or is damaged; use another "
+                "file, or delete it to start anew"
+            ) from error
         old = json.loads(str(values["settings"]))
         for name, value in json.loads(json.dumps(self.settings)).items():
             if old.get(name) != value:
