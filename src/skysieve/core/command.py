@@ -292,15 +292,15 @@ class Messages:
             typer.echo(text, err=True)
 
     @contextmanager
-    def notes(self) -> Iterator[None]:
-        """Print Python's warnings as notes, a line each, unless the command is quiet."""
+    def notes(self, worded: Callable[[str], str] = str) -> Iterator[None]:
+        """Print Python's warnings, as `worded` words them, as notes, a line each, unless the command is quiet."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:
                 yield
             finally:
                 for text in dict.fromkeys(str(warning.message) for warning in caught):
-                    self.say(f"note: {text}")
+                    self.say(f"note: {worded(text)}")
 
     def detail(self, text: str) -> None:
         """Print a line if the command is verbose."""

@@ -323,18 +323,25 @@ def smooth_one(
     sky = read_maps(read_stdin() if source == STDIO else source, columns, options["hdu"], auxiliary=False)
     read = time.process_time() - began
     if options["pixwin"]:
-        kernel = with_pixels(kernel, sky.nside, options["nside_out"], sky.polarised)
+        kernel = with_pixels(kernel, sky.nside, options["nside_out"], sky.polarised, _kernel_option(options))
     if options.get("dry_run"):
         _predict(source, sky, kernel, options, read)
         return sky
     start = time.perf_counter()
     same = ("method", "eps", "lmax", "masked", "flux", "threads", "memory", "nside_out", "device", "positive", "dtype",
             "quadrature")  # fmt: skip
-    with alone or nullcontext(), messages.notes():
-        found = smooth_maps(
-            sky, kernel=kernel, iter=options["iterations"], progress=messages.progress,
-            **{name: options[name] for name in same},
-        )  # fmt: skip
+
+    def worded(text: str) -> str:
+        return _as_typed(text, kernel, source, options)
+
+    with alone or nullcontext(), messages.notes(worded):
+        try:
+            found = smooth_maps(
+                sky, kernel=kernel, iter=options["iterations"], progress=messages.progress,
+                **{name: options[name] for name in same},
+            )  # fmt: skip
+        except (ValueError, TypeError) as error:
+            raise ValueError(worded(str(error))) from error
     seconds = time.perf_counter() - start
     found = replace(found, history=_history(source, sky, found, options))
     if output == STDIO:
@@ -343,7 +350,7 @@ def smooth_one(
         write_maps(output, found, overwrite=overwrite)
     order = "NESTED" if sky.nest else "RING"
     kind = "I, Q, U" if sky.polarised else ", ".join(sky.names)
-    messages.wrote(output, f"{kind}, nside {found.nside}, {order}; {kernel!r} in {seconds:.2f} s")
+    messages.wrote(output, f"{kind}, nside {found.nside}, {order}; {_kernel_option(options)} in {seconds:.2f} s")
     if sky.unchanged:
         what = "not smoothed" if found.unchanged else "left out, because nside changes"
         messages.say(f"columns {', '.join(sky.unchanged)}: {what} (--fields smooths the columns that it names)")
@@ -353,6 +360,22 @@ def smooth_one(
         save_figure(before_after(sky, found), plot)
         messages.wrote(plot, "the maps before and after")
     return found
+
+
+def _kernel_option(options: Mapping[str, Any]) -> str:
+    """The kernel as the user typed it, such as ``--fwhm 3deg``."""
+    return next(f"--{name} {value}" for name, value in kernels_of(options).items() if value is not None)
+
+
+def _as_typed(text: str, kernel: Kernel, source: Path, options: Mapping[str, Any]) -> str:
+    """A message of `smooth_maps` in the words of the command, with the kernel and the file as the user typed them."""
+    for name in (f"kernel={kernel!r}", f"{kernel!r}"):
+        text = text.replace(name, _kernel_option(options))
+    text = text.replace("map_in", "standard input" if source == STDIO else f"{source}")
+    text = text.replace("quadrature='healpy' (--quadrature healpy)", "--quadrature healpy")
+    text = text.replace("(or pol=False)", "(--fields I)").replace(", mmax, weights", "")
+    text = text.replace(", without these arguments", ", without these options")
+    return re.sub(r"(?<![\w-])(iter|lmax)(?=[,:]| or )", r"--\1", text)
 
 
 def _predict(source: Path, sky: SkyMaps, kernel: Kernel, options: Mapping[str, Any], read: float) -> None:
@@ -414,8 +437,11 @@ def read_kernel(given: dict[str, str | None]) -> Kernel:
         raise ValueError(re.sub(rf"^\w+=(?=({value}):)", f"--{named[0]} ", str(error))) from None
 
 
-def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool) -> Kernel:
-    """The kernel times the pixel window, or times the pixel window at the new nside divided by that at the old one."""
+def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bool, typed: str) -> Kernel:
+    """The kernel times the pixel window, or times the pixel window at the new nside divided by that at the old one.
+
+    Errors name the kernel as the user `typed` it.
+    """
     from skysieve.sphere.grids.pixel_window import pixel_window
     from skysieve.sphere.kernels.shapes import Window
 
@@ -423,7 +449,7 @@ def with_pixels(kernel: Kernel, nside: int, nside_out: int | None, polarised: bo
         raise ValueError("--pixwin: the pixel window is that of I alone (--fields I); Q and U have another one")
     band = kernel.bandlimit(PIXEL_EPS)
     if not math.isfinite(band):
-        raise ValueError(f"--pixwin: {kernel!r} is not band-limited, expected a kernel that is")
+        raise ValueError(f"--pixwin: {typed} is not band-limited, expected a kernel that is")
     top = int(band)
     if nside_out is None:
         return Window(kernel.window(top) * pixel_window(nside, top))
