@@ -155,11 +155,11 @@ def command_that(work):
 @pytest.mark.parametrize(
     ("words", "text", "message"),
     [
-        (["--threshold=0"], "threshold=0.0: expected 1", "--threshold 0.0: expected 1"),
-        (["-t", "0"], "threshold=0.0: expected 1", "-t 0.0: expected 1"),
+        (["--threshold=0"], "threshold=0.0: expected 1", "--threshold 0: expected 1"),
+        (["-t", "0"], "threshold=0.0: expected 1", "-t 0: expected 1"),
         ([], "threshold=0.0: expected 1", "threshold=0.0: expected 1"),  # it follows from another option
         (["--pulses", "0"], "n=0: expected 1", "--pulses 0: expected 1"),
-        (["--loss", "0"], "max_loss=0.0: expected 1", "--loss 0.0: expected 1"),
+        (["--loss", "0"], "max_loss=0.0: expected 1", "--loss 0: expected 1"),
         (["--pulses", "3"], "n=3, max_loss=0.1: n above max_loss", "--pulses 3, --max-loss 0.1: n above --max-loss"),
         (["-t", "0"], "max_loss.fil, a/max_loss: threshold", "max_loss.fil, a/max_loss: threshold"),
         ([], "max_loss: at most 1 of n_pulses", "--max-loss: at most 1 of n_pulses"),

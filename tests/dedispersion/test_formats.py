@@ -607,3 +607,13 @@ def test_bad_arrays(x, options, error, message):
 def test_written_headers_are_short_and_ascii():
     fb = Filterbank.from_array(np.zeros((2, 4), np.uint8), fch1=1400, foff=-1, tsamp=1e-3, source="é" * 400)
     assert len(header_bytes(fb.observation, 8, signed=False)) < 700
+
+
+def test_arguments_of_writers_in_the_wrong_order_are_named(tmp_path):
+    fb = Filterbank.from_array(np.eye(4, 8, dtype=np.uint8), fch1=1500, foff=-1, tsamp=1e-3)
+    with pytest.raises(TypeError, match=r"^path is a Filterbank, expected the name of a file$"):
+        write_fil(fb, tmp_path / "a.fil")
+    for write in (write_dat, write_tim):
+        with pytest.raises(TypeError, match=r"^path is a ndarray, expected the name of a file$"):
+            write(np.ones(8), tmp_path / "a.dat", fb.observation, dm=0)
+    assert not list(tmp_path.iterdir())

@@ -312,3 +312,10 @@ def test_times_rounded_to_single_precision_are_refused(kind):
     since = times - times[0]
     assert np.array_equal(Atoms(since.astype(kind), *flat).t, since)
     assert Grid.from_lists(since.astype(kind), np.array([3600], kind)).shape == (8, 1)
+
+
+@pytest.mark.parametrize("write", [save_atoms, write_atoms])
+def test_arguments_in_the_wrong_order_are_named(tmp_path, write):
+    atoms = synth_atoms(1_000_000_000, 20 * 1800, seed=1)
+    with pytest.raises(TypeError, match=r"^path is a list, expected the name of a file$"):
+        write(atoms, tmp_path / "a.npz")

@@ -81,7 +81,7 @@ def test_map(file, tmp_path):
     assert len(lines) == 9
     assert lines[0].split()[:2] == [str(T0), str(2 * T)]
     none = run("map", file, "-w", "none", "--device", "cpu")
-    assert "1 start times x 1 durations" in none
+    assert "1 start time x 1 duration on" in none
     nothing = run("map", file, "--t0", T0 + 19 * T, "--t0-band", 0, "--not-strict", "--device", "cpu")
     assert "no cell could be computed" in nothing
 
@@ -243,6 +243,7 @@ def test_standard_input_and_output(file):
     edges = ", ".join(map(str, result["histogram_edges"]))
     assert f' "histogram_edges": [{edges}],' in table.stdout.splitlines()
     assert [row["window"] for row in result["rows"]] == ["rect", "exp"]
+    assert result["windows"] == {"rect": "rect to 1.0", "exp": "exp to 3.0"}
     assert "1 template;" in table.stderr
     broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")
     assert broken.stderr == "skysieve: standard input, line 1: 3 columns, expected 8\n"

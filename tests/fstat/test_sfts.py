@@ -362,3 +362,12 @@ def test_the_noise_floor_uses_the_threads_that_are_asked_for(monkeypatch):
     made = simulate_sfts((100, 100.2), 1_000_000_000, 7200, ephemeris="builtin")
     Demodulator(made, 0.5, 1.0, barycentre="builtin", threads=1).close()
     assert asked == [1, 1]  # of each detector
+
+
+def test_arguments_of_write_sfts_in_the_wrong_order_are_named(tmp_path):
+    sfts = SFTs("H1", [0, 1800], 1800, 180_000, np.ones((2, 5)))
+    with pytest.raises(TypeError, match=r"^path is a SFTs, expected the name of a folder or file$"):
+        write_sfts(sfts, tmp_path)
+    with pytest.raises(TypeError, match=r"^sfts\[1\] is a str, expected SFTs$"):
+        write_sfts(tmp_path, [sfts, "L1"])
+    assert not list(tmp_path.iterdir())

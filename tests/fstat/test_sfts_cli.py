@@ -45,7 +45,8 @@ def test_a_search_of_sft_files_finds_the_signal(folder, tmp_path):
     assert found["f0"][0] == pytest.approx(100.05, abs=1e-5)
     assert found["t0_ml"][0] == pytest.approx(1_000_036_000, abs=1800)
     assert found["tau_ml"][0] == pytest.approx(43_200, abs=3600)
-    assert "templates, <SFTs: H1" in done.stderr
+    assert "templates; H1: 96 SFTs of 1800 s from GPS 1000000000, " in done.stderr
+    assert "<" not in done.stderr
     assert "f1dot" in done.stdout
 
 
@@ -121,7 +122,7 @@ def test_wrong_options_are_one_line(folder, changes, message):
         (["--memory", "much"], "--memory 'much': expected a share"),
         (["--statistic", "power"], "--statistic 'power': expected one of"),
         (["--threshold", "nan"], "--threshold nan: expected a finite number"),
-        (["--bsgl", "15", "--olgx", "0.5"], "--olgx [0.5] has 1 entries, expected 2"),
+        (["--bsgl", "15", "--olgx", "0.5"], "--olgx [0.5] has 1 entry, expected 2"),
         (["--bsgl", "15", "--detectors", "H1"], "--bsgl 15: the line-robust statistic needs two or more detectors"),
         (["--inject", "100,-1,0.5,1"], "--inject 100,-1,0.5,1: h0=-1.0: expected at least 0"),
         (["--log-tau", "3", "--dtau", "1800"], "--dtau 1800 cannot be combined with --log-tau 3"),
@@ -133,7 +134,23 @@ def test_wrong_options_are_found_before_the_sfts_are_read(folder, options, messa
     done = run("search", "--sfts", folder, *PLACE, *BANK, *options)
     assert done.exit_code == 2
     assert message in done.stderr.replace("\n", " ")
-    assert "<SFTs" not in done.stderr
+    assert "SFTs of 1800 s" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dec", "5"], "--dec 5: expected an angle"),
+        (["--dec=2e0"], "--dec 2e0: expected an angle"),
+        (["--bsgl", "15", "--olgx", "0.50"], "--olgx 0.50 has 1 entry, expected 2"),
+    ],
+)
+def test_numbers_in_errors_are_as_typed(folder, options, message, monkeypatch):
+    args = ["search", "--sfts", folder, *PLACE, *BANK, *options]
+    monkeypatch.setattr("sys.argv", ["skysieve", "fstat", *map(str, args)])
+    done = run(*args)
+    assert done.exit_code == 2
+    assert message in done.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize("more", [(), ("--cluster", "serial", "-o", "a.csv")])

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
@@ -522,7 +523,8 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
     Names before "=" are replaced: one with an underscore always, another one if the user gave its option, because
     values such as ``fmin`` may follow from another option.  Other names with an underscore are replaced if the message
     has names before "=", or if the user gave the option.  A flag has no value: ``positive=True`` becomes
-    ``--positive``.  A message that begins with an option is about a part of its value, and is not changed.
+    ``--positive``.  Numbers after an option are shown as the user typed them.  A message that begins with an option is
+    about a part of its value, and is not changed.
 
     Parameters
     ----------
@@ -549,7 +551,26 @@ def with_option(text: str, names: Mapping[str, str] | None = None) -> str:
         option = options.get(found[0])
         return _as_typed(option) if option is not None and (named or given(option)) else found[0]
 
-    return re.sub(r"(?<![\w./-])[a-z]+_\w+(?![\w=/-]|\.\w)", other, changed)
+    changed = re.sub(r"(?<![\w./-])[a-z]+_\w+(?![\w=/-]|\.\w)", other, changed)
+    numbers = r"\[[^]]*\]|[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]\w)"
+    return re.sub(
+        rf"(?<![\w-])(--?[a-zA-Z][\w-]*) ({numbers})", lambda found: _number_as_typed(*found.groups()), changed
+    )
+
+
+def _number_as_typed(option: str, shown: str) -> str:
+    """An option and its numbers as the user typed them, such as ``--dec 5`` for ``--dec 5.0``."""
+    words, names = sys.argv[1:], _options()[option].opts if option in _options() else []
+    typed = [after for word, after in pairwise(words) if word in names]
+    typed += [word.partition("=")[2] for word in words if word.partition("=")[0] in names and "=" in word]
+
+    def values(text: str) -> list[float]:
+        return [float(one) for one in text.strip("[]").split(",")]
+
+    try:
+        return next((f"{option} {text}" for text in typed if values(text) == values(shown)), f"{option} {shown}")
+    except ValueError:  # no numbers
+        return f"{option} {shown}"
 
 
 def in_options(names: Mapping[str, str] | None = None) -> Callable[[Exception], str]:

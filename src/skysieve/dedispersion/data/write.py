@@ -39,6 +39,8 @@ def write_fil(path: str | os.PathLike[str], data: Filterbank | Paths, *, nbits: 
 
     Raises
     ------
+    TypeError
+        `path` is no path, or `data` is something else.
     ValueError
         Values do not fit, or ``nbits`` is none of these.
 
@@ -50,8 +52,14 @@ def write_fil(path: str | os.PathLike[str], data: Filterbank | Paths, *, nbits: 
     >>> bool((Filterbank.open("eye.fil").read() == fb.read()).all())
     True
     """
+    _check_path(path)
     with opened(data) as fb:
         _write_fil(path, fb, nbits)
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is a {type(path).__name__}, expected the name of a file")
 
 
 def _write_fil(path: str | os.PathLike[str], fb: Filterbank, nbits: int | None) -> None:
@@ -119,6 +127,7 @@ def write_tim(
     >>> Filterbank.open("sum.tim").read().tolist()
     [[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
     """
+    _check_path(path)
     obs = _series_observation(observation, dm, tsamp).replace(freqs=observation.freqs[:1])
     with written(path) as part, open(part, "wb") as file:
         file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES, note=delay_note(dm_constant, ref_freq)))
@@ -161,6 +170,7 @@ def write_dat(
     >>> Filterbank.open("sum.dat").nsamp
     8
     """
+    _check_path(path)
     values = _series(series)
     target = Path(path).with_suffix(".dat")
     holes = _gaps(gaps, len(values))

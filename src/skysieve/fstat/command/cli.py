@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from skysieve.fstat.inputs.grid import Grid
     from skysieve.fstat.inputs.simulate import Injection
     from skysieve.fstat.result.map import Style, TransientResult
+    from skysieve.fstat.sfts.sfts import SFTs
     from skysieve.fstat.template_search.bsgl import BSGL
     from skysieve.fstat.template_search.result import SearchResult
     from skysieve.fstat.template_search.search import SearchPlan
@@ -469,7 +470,8 @@ def map_writer(path: Path, wanted: str | None) -> Callable[[TransientResult], No
 
 def _print_map(result: TransientResult, console: Console) -> None:
     rows, columns = result.grid.shape
-    console.print(f"{result.window} window, {rows:,} start times x {columns:,} durations on {result.device}")
+    cells = f"{counted(rows, 'start time')} x {counted(columns, 'duration')}"
+    console.print(f"{result.window} window, {cells} on {result.device}")
     if result.index is None:
         console.print("no cell could be computed: each window holds fewer than two SFTs")
         return
@@ -638,7 +640,7 @@ def search(
         for text in source.notes:
             messages.say(f"note: {text}")
         if source.host is not None:
-            messages.say(f"{counted(source.total, 'template')}, {', '.join(map(repr, source.host.sfts))}")
+            messages.say("; ".join([counted(source.total, "template"), *map(_what_sfts, source.host.sfts)]))
         parts = None
         with ExitStack() as stack:
             plan = stack.enter_context(plan_of(options, source.grid(options), source.total))
@@ -677,6 +679,13 @@ def search(
         if not quiet:
             _print_search(result, summary_console(output))
     raise typer.Exit(code)
+
+
+def _what_sfts(sfts: SFTs) -> str:
+    """The SFTs of a detector in words."""
+    low, high = sfts.frequencies[[0, -1]]
+    count = counted(len(sfts), "SFT")
+    return f"{sfts.detector}: {count} of {sfts.tsft:g} s from GPS {sfts.t[0]}, {low:.9g} to {high:.9g} Hz"
 
 
 def _parts(output: Path, options: Mapping[str, Any], source: Source) -> PartsFolder:
@@ -1062,7 +1071,7 @@ def _print_info(facts: dict[str, Any]) -> None:
     )
     if facts["full_grid"]:
         rows, columns = facts["full_grid"]
-        console.print(f"full grid: {rows:,} start times x {columns:,} durations")
+        console.print(f"full grid: {counted(rows, 'start time')} x {counted(columns, 'duration')}")
 
 
 @fstat.command()

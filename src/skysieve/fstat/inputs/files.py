@@ -197,6 +197,11 @@ def _number(word: str) -> float | None:
         return None
 
 
+def _check_path(path: Any) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is a {type(path).__name__}, expected the name of a file")
+
+
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
@@ -211,7 +216,7 @@ def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     Raises
     ------
     TypeError
-        `atoms` is something else.
+        `path` or `atoms` is something else.
     ValueError
         `atoms` is empty, or the detectors have SFTs of different lengths.
     OSError
@@ -225,6 +230,7 @@ def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     >>> [(a.detector, len(a)) for a in read_atoms("atoms.dat", detectors=["H1", "L1"])]
     [('H1', 48), ('L1', 48)]
     """
+    _check_path(path)
     found = as_list(atoms)
     with written(path) as part:
         _write_text(part, found)
@@ -349,8 +355,10 @@ def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
 
     Raises
     ------
+    TypeError
+        `path` or `atoms` is something else.
     ValueError
-        The name has another ending.
+        The name has another ending, or `atoms` is empty.
 
     Examples
     --------
@@ -360,6 +368,7 @@ def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
     >>> load_atoms("atoms.npz") == atoms
     True
     """
+    _check_path(path)
     chosen, found = _format_of(path), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)

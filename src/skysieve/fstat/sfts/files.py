@@ -422,6 +422,8 @@ def write_sfts(
 
     Raises
     ------
+    TypeError
+        `path` is no path, or `sfts` holds something else.
     ValueError
         The version, label or window cannot be written, a detector has several sets, or an SFT starts after GPS
         2147483647, the largest value that the header can hold.
@@ -441,7 +443,12 @@ def write_sfts(
         raise ValueError(f"version={version!r}: expected 2 or 3")
     if not label.isalnum():
         raise ValueError(f"label={label!r}: expected letters and digits")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is a {type(path).__name__}, expected the name of a folder or file")
     many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
+    for i, one in enumerate(many):
+        if not isinstance(one, SFTs):
+            raise TypeError(f"sfts[{i}] is a {type(one).__name__}, expected SFTs")
     target = Path(path)
     names = {one.detector for one in many}
     if len(names) != len(many):

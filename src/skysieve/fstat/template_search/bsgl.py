@@ -95,7 +95,8 @@ class BSGL:
             found = [float(v) for v in self.oLGX]
             if len(found) != n:
                 raise ValueError(
-                    f"oLGX={list(self.oLGX)!r} has {len(found)} entries, expected {n}, one for each detector"
+                    f"oLGX={list(self.oLGX)!r} has {len(found)} entr{'y' if len(found) == 1 else 'ies'}, "
+                    f"expected {n}, one for each detector"
                 )
         if sum(found) == 0:
             raise ValueError(f"oLGX={self.oLGX!r}: expected odds above 0 for at least one detector")
