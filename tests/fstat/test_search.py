@@ -299,7 +299,7 @@ def test_templates_of_other_times_are_left_out():
         ({"statistic": "log10BSGL"}, ValueError, "needs its prior"),
         ({"bsgl": 3}, TypeError, "bsgl is a int"),
         ({"bsgl": BSGL(5, {"H1": 1.0})}, ValueError, "expected the detectors H1, L1"),
-        ({"bsgl": BSGL(5, [1.0])}, ValueError, "1 entries, expected 2"),
+        ({"bsgl": BSGL(5, [1.0])}, ValueError, "1 entry, expected 2"),
         ({"rhohatmax": 0}, ValueError, "rhohatmax=0"),
         ({"band": "f0"}, ValueError, "needs band_width"),
         ({"band": "f9", "band_width": 1}, ValueError, "not a parameter of template 0; its parameters are f0, name"),
