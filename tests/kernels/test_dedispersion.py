@@ -72,6 +72,15 @@ def both(runtimes, fb, tables, pieces, mask=None, method="brute"):
         theirs.close()
 
 
+def all_sums(engine, t, n):
+    """The series of the only table of an engine, from all ``n`` samples."""
+    engine.load(0, n)
+    out = np.empty((len(t.delays), n - t.maxshift), engine.dtype)
+    engine.sums(0, 0, out.shape[1], out)
+    engine.close()
+    return out
+
+
 def table(fb, dms, downsamp=1):
     return Table(sample_delays(fb.freqs, np.asarray(dms, float), fb.tsamp * downsamp), downsamp)
 
@@ -286,17 +295,9 @@ def test_psrfits_is_read_into_page_locked_memory(runtime, tmp_path, monkeypatch,
     scl = rng.uniform(0.5, 2, (n // 16, C)) if scaled else None
     with Filterbank.open(psrfits(tmp_path / "a.sf", raw, nbits, scl=scl, offs=scl)) as fb:
         t = table(fb, [0.0, 20.0])
-        engine = cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime])
-        engine.load(0, n)
-        out = np.empty((2, n - t.maxshift), engine.dtype)
-        engine.sums(0, 0, out.shape[1], out)
-        engine.close()
+        out = all_sums(cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime]), t, n)
         same = Cleaned(Filterbank.from_array(fb.read(), freqs=fb.freqs, tsamp=1e-3), None, 128)
-        ours = cpu.Engine(same, [t], method="brute", capacity=n, threads=1)
-        expected = np.empty_like(out)
-        ours.load(0, n)
-        ours.sums(0, 0, out.shape[1], expected)
-        ours.close()
+        expected = all_sums(cpu.Engine(same, [t], method="brute", capacity=n, threads=1), t, n)
         assert np.array_equal(out, expected)
 
 
@@ -317,11 +318,7 @@ def test_files_are_read_into_page_locked_memory(runtime, tmp_path, monkeypatch, 
         paths.append(fil(tmp_path / str(i), pack(x[a:b].reshape(b - a, -1), nbits), tsamp=1e-3, **keys))
     with Filterbank.open(paths) as fb:
         t = table(fb, [0.0, 20.0])
-        engine = cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime])
-        engine.load(0, n)
-        out = np.empty((2, n - t.maxshift), engine.dtype)
-        engine.sums(0, 0, out.shape[1], out)
-        engine.close()
+        out = all_sums(cuda.Engine(Cleaned(fb, None, 128), [t], method="brute", capacity=n, runtimes=[runtime]), t, n)
         assert np.array_equal(out, reference.sums(fb.read(), t.delays))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Callable, Collection
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["DTYPES", "flag", "one_of", "real_dtype", "remembered", "thread_count", "whole"]
+__all__ = ["DTYPES", "check_path", "flag", "one_of", "real_dtype", "remembered", "thread_count", "whole"]
 
 T = TypeVar("T")
 
@@ -26,6 +27,12 @@ def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, allowed))}")
     return value
+
+
+def check_path(path: Any, what: str = "file") -> None:
+    """Raise TypeError if `path` is no path; the message says that the name of a `what` was expected."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is a {type(path).__name__}, expected the name of a {what}")
 
 
 def flag(name: str, value: Any) -> bool:

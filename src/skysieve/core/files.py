@@ -56,7 +56,7 @@ new_outputs: set[Path] = set()
 """Outputs of this command that did not exist when it began, and that it may not replace."""
 
 before_naming: dict[Path, Callable[[Path], None]] = {}
-"""Functions by outputs of this command; each is called with the complete file before that has the output's name."""
+"""Functions by outputs of this command; each gets the complete file before it is renamed to the output."""
 
 
 def unused(path: Path) -> Path:

@@ -29,7 +29,8 @@ __all__ = [
 
 MANIFEST, LOCK = "run.json", "lock"
 WRITTEN, ENDED = "written", "ended"
-"""Keys of the manifest: states of the output that the run has written; the exit code, if only the end is missing."""
+"""Keys of the manifest: states of the output that the run has written; the exit code of a run whose parts remain to
+be removed."""
 NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Errors of a file system that has no locks."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import check_path
 from skysieve.core.files import written
 
 from .filterbank import Filterbank, Paths, opened
@@ -52,14 +53,9 @@ def write_fil(path: str | os.PathLike[str], data: Filterbank | Paths, *, nbits: 
     >>> bool((Filterbank.open("eye.fil").read() == fb.read()).all())
     True
     """
-    _check_path(path)
+    check_path(path)
     with opened(data) as fb:
         _write_fil(path, fb, nbits)
-
-
-def _check_path(path: Any) -> None:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path is a {type(path).__name__}, expected the name of a file")
 
 
 def _write_fil(path: str | os.PathLike[str], fb: Filterbank, nbits: int | None) -> None:
@@ -127,7 +123,7 @@ def write_tim(
     >>> Filterbank.open("sum.tim").read().tolist()
     [[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
     """
-    _check_path(path)
+    check_path(path)
     obs = _series_observation(observation, dm, tsamp).replace(freqs=observation.freqs[:1])
     with written(path) as part, open(part, "wb") as file:
         file.write(header_bytes(obs, 32, signed=False, data_type=TIME_SERIES, note=delay_note(dm_constant, ref_freq)))
@@ -170,7 +166,7 @@ def write_dat(
     >>> Filterbank.open("sum.dat").nsamp
     8
     """
-    _check_path(path)
+    check_path(path)
     values = _series(series)
     target = Path(path).with_suffix(".dat")
     holes = _gaps(gaps, len(values))

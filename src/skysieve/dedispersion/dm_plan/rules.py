@@ -136,7 +136,7 @@ def presto_stages(
         last = i + 1 == len(downsamps)
         until = dm_max if last else min(dm_max, 2 * other / band.smear(1.0, band.nchan))
         count = max(0, math.ceil((until - low) / step - 1e-9))
-        if until == dm_max and not count:  # low equals dm_max, apart from rounding
+        if until == dm_max and not count:  # low and dm_max differ by rounding only
             if stages:
                 break
             count = 1

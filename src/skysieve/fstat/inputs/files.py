@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skysieve.core.arrays import to_host
+from skysieve.core.checks import check_path
 from skysieve.core.errors import install_hint
 from skysieve.core.files import expand, hdf5_file, written
 from skysieve.core.result import DAMAGED, npz_arrays
@@ -197,11 +198,6 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _check_path(path: Any) -> None:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path is a {type(path).__name__}, expected the name of a file")
-
-
 def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     """Write atoms as LALPulsar's text: 6 decimals, one detector after the other, without their names.
 
@@ -230,7 +226,7 @@ def write_atoms(path: PathLike, atoms: AtomsLike) -> None:
     >>> [(a.detector, len(a)) for a in read_atoms("atoms.dat", detectors=["H1", "L1"])]
     [('H1', 48), ('L1', 48)]
     """
-    _check_path(path)
+    check_path(path)
     found = as_list(atoms)
     with written(path) as part:
         _write_text(part, found)
@@ -368,7 +364,7 @@ def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
     >>> load_atoms("atoms.npz") == atoms
     True
     """
-    _check_path(path)
+    check_path(path)
     chosen, found = _format_of(path), as_list(atoms)
     with written(path) as part:
         chosen.write(part, found)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from skysieve.core.checks import check_path
 from skysieve.core.files import expand, written
 from skysieve.fstat.inputs.atoms import finite
 
@@ -443,8 +444,7 @@ def write_sfts(
         raise ValueError(f"version={version!r}: expected 2 or 3")
     if not label.isalnum():
         raise ValueError(f"label={label!r}: expected letters and digits")
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path is a {type(path).__name__}, expected the name of a folder or file")
+    check_path(path, "folder or file")
     many = [sfts] if isinstance(sfts, SFTs) else list(sfts)
     for i, one in enumerate(many):
         if not isinstance(one, SFTs):

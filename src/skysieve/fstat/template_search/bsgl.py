@@ -94,9 +94,9 @@ class BSGL:
         else:
             found = [float(v) for v in self.oLGX]
             if len(found) != n:
+                entries = "entry" if len(found) == 1 else "entries"
                 raise ValueError(
-                    f"oLGX={list(self.oLGX)!r} has {len(found)} entr{'y' if len(found) == 1 else 'ies'}, "
-                    f"expected {n}, one for each detector"
+                    f"oLGX={list(self.oLGX)!r} has {len(found)} {entries}, expected {n}, one for each detector"
                 )
         if sum(found) == 0:
             raise ValueError(f"oLGX={self.oLGX!r}: expected odds above 0 for at least one detector")

@@ -42,7 +42,7 @@ MOST_RAW = 2**28
 """Most bytes of samples that may wait to be written and drawn; for further candidates only the line is written."""
 MOST_TRIGGERS = 1000
 LAST_TRIES = 20
-"""Attempts to write the candidates that wait at the end of a run, 0.2 s apart; then they are dropped."""
+"""How often the sink tries, every 0.2 s, to write the last candidates of a run before it drops them."""
 GRACE = 30.0
 """Seconds that pictures and triggers have at the end of a run."""
 
