@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.marks import slow
-from tests.truth.peaks import check_peaks
+from tests.truth.peaks import Exact, check_peaks
 
 from skysieve.core.device import resolve
 from skysieve.periodogram.contract import Grids, Output, Spec
@@ -94,6 +94,26 @@ def test_series(device: str, nterms: int) -> None:
     spec = Spec(n_peaks=2, return_power=False, nterms=nterms)
     source, grids = Flat([40, 90, 55], 3), regular(8, 0.3, 1.0)
     assert check_peaks(spec, source, grids, run(device, spec, source, grids)) == 6
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n_peaks", [1, 6])
+def test_the_highest_of_several_maxima_within_one_over_the_span(device: str, n_peaks: int) -> None:
+    """Two short runs, one at each end: neighbouring maxima of two terms, half of 1/T from one another."""
+    rng = np.random.default_rng(8)
+    source, n = Flat([100] * 12, 9), 1200
+    source.t = rng.uniform(0, 0.05 * SPAN, n) + 0.95 * SPAN * rng.integers(0, 2, n)
+    source.y = 2 * np.sin(2 * np.pi * 0.77 * source.t) + rng.standard_normal(n)
+    spec, grids = Spec(n_peaks=n_peaks, return_power=False, nterms=2), regular(5, 0.6, 1.0)
+    output = run(device, spec, source, grids)
+    assert check_peaks(spec, source, grids, output) == 12 * n_peaks
+    for i in range(12):
+        rows = slice(100 * i, 100 * i + 100)
+        truth = Exact(source.t[rows], source.y[rows], source.dy[rows], terms=2)
+        f = np.linspace(*grids.frequency()[[0, -1]], 2000)
+        at = int(np.argmax(truth(f)))
+        assert output.peak_power[i, 0] > truth.highest(f[max(at - 1, 0)], f[min(at + 1, 1999)])[1] - 1e-9
 
 
 @pytest.mark.parametrize("device", DEVICES)

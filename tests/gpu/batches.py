@@ -157,37 +157,36 @@ def host(a):
 
 
 def tries_of(frequency, power, wanted, most, least):
-    """The peaks to refine, the highest first: each is at least `least` from the first ``wanted`` that are higher."""
+    """The peaks to refine: the highest ``wanted`` at least `least` from one another, and the highest others."""
     before, after = np.r_[-np.inf, power[:-1]], np.r_[power[1:], -np.inf]
     taken = []
     peaks = np.flatnonzero(~np.isnan(power) & ~(before >= power) & ~(after > power))
-    for j in peaks[np.lexsort((peaks, -power[peaks]))]:
-        if np.all(np.abs(frequency[j] - frequency[taken[:wanted]]) >= least):
+    peaks = peaks[np.lexsort((peaks, -power[peaks]))]
+    for j in peaks:
+        if np.all(np.abs(frequency[j] - frequency[taken]) >= least):
             taken.append(j)
-        if len(taken) == most:
+        if len(taken) == wanted:
             break
-    return taken
+    return taken, [j for j in peaks if j not in taken][:most]
 
 
 def check_peaks(frequency, power, exact, output, i):
     """Compare the peaks of object ``i`` with the maxima that the reference finds beside the highest samples."""
     from tests.truth import periodogram as reference
 
-    from skysieve.periodogram.numerics.peaks import HIGHER, least_share, more_tries
+    from skysieve.periodogram.numerics.peaks import least_share, more_tries
 
     found, span, k = output.peak_power[i], float(output.span[i]), output.peak_index.shape[1]
-    tried = tries_of(frequency, power, k, k + more_tries(int(output.n_used[i])), reference.least_distance(span))
+    most = more_tries(int(output.n_used[i]), 1)
+    first, others = tries_of(frequency, power, k, most, reference.least_distance(span))
     gaps = np.diff(frequency, prepend=frequency[0], append=frequency[-1])
-    expected = []
-    for r, j in enumerate(tried):
-        step = max(gaps[j], gaps[j + 1])
-        if r < k or power[j] >= least_share(step, span, 1) * power[tried[0]]:
-            place, height = reference.refine(frequency, j, 1 / span, exact)
-            expected.append((j, place, exact(frequency[j : j + 1])[0] if np.isnan(height) else height))
-    further = max(expected[k:], key=lambda peak: peak[2], default=None)
-    expected = sorted(expected[:k], key=lambda peak: -peak[2])
-    if further is not None and further[2] > expected[0][2] + HIGHER:
-        expected = [further, *expected][:k]
+
+    def refined(j):
+        place, height = reference.refine(frequency, j, 1 / span, exact)
+        return j, place, exact(frequency[j : j + 1])[0] if np.isnan(height) else height
+
+    high = [j for j in others if power[j] >= least_share(max(gaps[j], gaps[j + 1]), span, 1) * power[first[0]]]
+    expected = reference.with_highest([refined(j) for j in first], [refined(j) for j in high], span)[:k]
     index, place, height = (np.array(v) for v in zip(*expected, strict=True))
     n = len(index)
     assert (output.peak_index[i, n:] == -1).all()

@@ -174,9 +174,9 @@ def test_candidates_are_found_and_chosen_as_by_the_kernels():
                 f(found, len(found), values, distance, wanted, share, row)
                 for f, row in zip((choose, vectors._choose), rows, strict=True)
             ]
-            assert taken[0] == taken[1] > 0
-            assert np.array_equal(rows[0][: taken[0]], rows[1][: taken[0]])
-        assert vectors._choose(found, 0, values, distance, 3, share, np.empty(5, np.int64)) == 0
+            assert taken[0] == taken[1] > (0, 0)
+            assert np.array_equal(rows[0][: taken[0][0]], rows[1][: taken[0][0]])
+        assert vectors._choose(found, 0, values, distance, 3, share, np.empty(5, np.int64)) == (0, 0)
 
 
 def test_large_jobs_and_chosen_methods_are_not_summed_one_by_one(cold):
@@ -269,6 +269,28 @@ def test_low_candidates_are_dropped_as_by_the_kernel():
             kept = function(rows, 300 + trial, np.empty(0), 3.0, 1 + trial % 5, 0.4, chosen, state)
             outcomes.append((kept, rows[:kept].tobytes(), state.tobytes()))
         assert outcomes[0] == outcomes[1]
+
+
+def test_candidates_that_are_dropped_would_not_be_chosen():
+    """Those that come in order of frequency are dropped again and again, as the floor rises."""
+    rng = np.random.default_rng(3)
+    for trial in range(60):
+        found = np.zeros((300, 4))
+        found[:, 0] = np.cumsum(rng.integers(1, 4, 300))
+        found[:, 2] = np.round(rng.exponential(size=300), 1 + trial % 3)
+        wanted, share, distance = 1 + trial % 6, rng.choice([0.0, 0.4, 0.9]), float(rng.integers(1, 40))
+        chosen, state = np.zeros(wanted + 1 + trial % 9, np.int64), np.zeros(4)
+        state[peaks.FLOOR] = -np.inf
+        rest = found[:0]
+        for row in found:
+            if row[2] >= state[peaks.FLOOR]:
+                rest = np.vstack([rest, row])
+                rest = rest[: vectors._drop_low(rest, len(rest), np.empty(0), distance, wanted, share, chosen, state)]
+        results = []
+        for rows in (found, rest):
+            taken, first = vectors._choose(rows, len(rows), np.empty(0), distance, wanted, share, chosen)
+            results.append((first, rows[chosen[:taken], 0].tolist()))
+        assert results[0] == results[1]
 
 
 def test_a_job_in_parts_is_allowed_as_a_whole(cold):

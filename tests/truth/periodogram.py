@@ -148,8 +148,9 @@ def peaks(
     equal power in rising order of frequency.  A candidate nearer than ``1/span`` to a peak already taken is left out.
 
     Without ``exact`` the peaks are these samples.  ``exact`` returns the standard power at any frequencies; with it,
-    `refine` finds the maximum beside each candidate.  Up to ``MOST_TRIES`` further candidates, at any distance from one
-    another, are then refined as well; the highest of these replaces the lowest peak if it is the highest of all.
+    `refine` finds the maximum beside each candidate.  Up to ``MOST_TRIES`` of the other candidates are then refined as
+    well.  The highest of these, if it is the highest of all, replaces the nearest peak within ``1/span`` of it, else
+    the lowest peak.
     Missing peaks have the index -1, and NaN elsewhere.
     """
     freq, height = np.asarray(frequency, np.float64), np.asarray(power, np.float64)
@@ -166,24 +167,34 @@ def peaks(
     distance = least_distance(span)
     taken: list[int] = []
     for j in candidates:
-        if len(taken) == n_peaks + (MOST_TRIES if exact is not None else 0):
-            break
-        if all(abs(freq[j] - freq[a]) >= distance for a in taken[:n_peaks]):
+        if len(taken) < n_peaks and all(abs(freq[j] - freq[a]) >= distance for a in taken):
             taken.append(j)
     found = [(j, float(freq[j]), float(height[j])) for j in taken]
     if exact is not None:
-        found = [(j, *refine(freq, j, 1 / (span * harmonics), exact)) for j in taken]
-        key = lambda peak: (-peak[2], peak[0])  # noqa: E731
-        further = sorted(found[n_peaks:], key=key)[:1]
-        found = sorted(found[:n_peaks], key=key)
-        if further and further[0][2] > found[0][2] + HIGHER:
-            found = further + found
+        others = [j for j in candidates if j not in taken][:MOST_TRIES]
+        refined = lambda j: (j, *refine(freq, j, 1 / (span * harmonics), exact))  # noqa: E731
+        found = with_highest([refined(j) for j in taken], [refined(j) for j in others], span)
     found = found[:n_peaks] + [(-1, np.nan, np.nan)] * (n_peaks - len(found))
     return ReferencePeaks(
         np.array([j for j, _, _ in found], np.int64),
         np.array([f for _, f, _ in found], np.float64),
         np.array([p for _, _, p in found], np.float64),
     )
+
+
+def with_highest(
+    found: list[tuple[int, float, float]], others: list[tuple[int, float, float]], span: float
+) -> list[tuple[int, float, float]]:
+    """Peaks (sample, frequency, power) in falling order, and before them the highest of ``others`` if it is the highest
+    of all; it replaces the nearest peak within ``1/span``.  A list longer by one than ``found`` is to be cut."""
+    key = lambda peak: (-peak[2], peak[0])  # noqa: E731
+    further, ordered = sorted(others, key=key)[:1], sorted(found, key=key)
+    if further and further[0][2] > ordered[0][2] + HIGHER:
+        nearest = min(ordered, key=lambda peak: abs(peak[1] - further[0][1]))
+        if abs(nearest[1] - further[0][1]) * span < 1:
+            ordered.remove(nearest)
+        ordered = further + ordered
+    return ordered
 
 
 def least_distance(span: float) -> float:

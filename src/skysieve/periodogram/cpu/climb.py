@@ -238,20 +238,28 @@ def cannot_be_highest(peak, k, best, n, nf, df, values, span, harmonics):
 
 
 @njit(nogil=True, error_model="numpy")
-def rank(peak, index, out_frequency, out_power, out_curvature):
-    """Write the peaks to the answers in falling order, ties to the lower frequency: the first ones, and a further one
-    if it is the highest of all.  Samples of -1 are no candidates; ``peak.sample`` is overwritten."""
+def rank(peak, first, span, index, out_frequency, out_power, out_curvature):
+    """Write the peaks to the answers in falling order, ties to the lower frequency: the ``first`` ones, and a further
+    one if it is the highest of all.  Samples of -1 are no candidates; ``peak.sample`` is overwritten."""
     taken, wanted = peak.sample.shape[0], index.shape[0]
     places, power = peak.sample, peak.power
     top, further = -np.inf, -1
     for i in range(taken):
-        if i < wanted:
+        if i < first:
             top = max(top, power[i])
         elif places[i] >= 0 and (further < 0 or power[i] > power[further]):
             further = i
-    for i in range(wanted, taken):
+    for i in range(first, taken):
         if i != further or not power[i] > top + HIGHER:
             places[i] = -1
+    if further >= 0 and places[further] >= 0:
+        nearest, least = -1, 1.0
+        for i in range(first):
+            gap = abs(peak.frequency[i] - peak.frequency[further]) * span
+            if gap < least:
+                nearest, least = i, gap
+        if nearest >= 0:
+            places[nearest] = -1
     for k in range(wanted):
         best = -1
         for i in range(taken):
@@ -313,7 +321,7 @@ def exact_slopes(f, f_low, t, w, wy, n, fit_mean, middle, c, s):
 
 
 @njit(nogil=True, error_model="numpy")
-def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, s, answers):
+def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, first, chosen, c, s, answers):
     """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for one
     sinusoid."""
     outline()
@@ -321,7 +329,6 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
     t, w, wy = curves.t[lo : lo + n], curves.w[lo : lo + n], curves.wy[lo : lo + n]
     span = curves.span[i]
     width, middle = 1.0 / span, 0.5 * (t[0] + t[n - 1])
-    wanted = answers.index.shape[1]
     free = n > (3 if floating_mean else 2)
     peak = candidates(taken)
     state, trial, offset = np.empty(CELLS), np.empty(MOST_TRIALS), np.empty(MOST_TRIALS)
@@ -329,14 +336,14 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
     for k in range(taken):
         set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
         m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
-        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1)):
+        if m > 0 and not (k >= first and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1)):
             f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
             for q in range(m):
                 trial[q] = exact_power(f, f_low + offset[q], t, w, wy, n, floating_mean, c, s)
             take_trials(peak, k, trial, m, offset)
         top = max(top, peak.power[k])
     for k in range(taken if free else 0):
-        if k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1):
+        if k >= first and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, 1):
             peak.sample[k] = -1
             continue
         f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
@@ -347,4 +354,4 @@ def refine(i, f0, df, nf, curves, grid, floating_mean, found, taken, chosen, c, 
             x = 0.0 if begins_low(state, x, p, peak.power[k]) else climb(state, x, p, slope, bend)
         take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
         top = max(top, peak.power[k])
-    rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])
+    rank(peak, first, span, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

@@ -2,14 +2,14 @@
 
 A candidate is a sample above its left and not below its right neighbour (the ends of the grid count).  Peaks are
 chosen greedily: the highest candidate, ties to the lower frequency, then the highest at least ``distance`` samples
-(`search.least_distance`) from all chosen, and behind those that are wanted some more (see
+(`search.least_distance`) from all chosen, and behind those that are wanted the highest of the others (see
 :mod:`skysieve.periodogram.numerics.peaks`).
 Candidates are rows of ``index, left, power, right`` (standard powers) until the object is complete.
 
 Candidates come in order of frequency, and then dropping some early is exact: once the k-th choice among those seen
 has power p, later candidates can only raise the k-th choice (each choice they displace makes room for one at least
 as high), and a candidate below it can neither be among the first k nor suppress one that is.  A further choice must
-have a share of the highest power, which can only rise as well.
+have a share of the highest power, which can only rise as well; so can the power of the last of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ STRIP = 64
 LEFT, HERE, FLOOR, LIMIT = range(4)
 """Cells of the state of one object: the last two samples (-inf before the first), the power below
 which candidates are dropped, and the number of candidates at which to drop some again."""
+FREE, NEAR, TAKEN = np.int8(0), np.int8(1), np.int8(2)
+"""State of a candidate while some are chosen: ``NEAR`` is one within the least distance of a peak."""
 
 
 @njit(nogil=True, error_model="numpy")
@@ -103,49 +105,51 @@ def position(index, values):
 
 @njit(nogil=True, error_model="numpy")
 def choose(found, count, values, distance, wanted, share, chosen):
-    """Choose rows of ``found`` greedily; writes their numbers to ``chosen`` and returns how many there are.
+    """Choose rows of ``found``; writes their numbers to ``chosen`` and returns how many there are, and how many of them
+    are peaks that are at least ``distance`` from one another.
 
-    ``distance`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind the
-    first ``wanted`` only those follow whose power is at least ``share`` of the highest; these do not exclude each
-    other.
+    ``distance`` is in samples, or in frequency where ``values`` holds the frequencies of an irregular grid.  Behind
+    these peaks, ``wanted`` at most, follow the highest of all others whose power is at least ``share`` of the highest.
     """
     outline()
-    alive = np.empty(count, np.bool_)
-    for i in range(count):
-        alive[i] = True
-    taken = 0
-    last, least = -1.0, -np.inf
+    state = np.full(count, FREE)
+    taken, first = ZERO, ZERO
+    last, least, apart = -1.0, -np.inf, True
     while taken < chosen.shape[0]:
+        apart = apart and taken < wanted
         best, power = -1, -np.inf
         for i in range(count):
-            if not alive[i]:
+            if state[i] == TAKEN or (apart and state[i] == NEAR):
                 continue
-            if last >= 0 and abs(position(found[i, 0], values) - last) < distance:
-                alive[i] = False
+            if apart and last >= 0 and abs(position(found[i, 0], values) - last) < distance:
+                state[i] = NEAR
             elif found[i, 2] > power:
                 best, power = i, found[i, 2]
-        if best < 0 or (taken >= wanted and power < least):
+        if apart and best < 0:
+            apart = False
+            continue
+        if best < 0 or (not apart and power < least):
             break
         if taken == 0:
             least = share * power
-        alive[best] = False
+        state[best] = TAKEN
         chosen[taken] = best
         taken += 1
-        last = position(found[best, 0], values) if taken <= wanted else -1.0
-    return taken
+        first += apart
+        last = position(found[best, 0], values)
+    return taken, first
 
 
 @njit(nogil=True, error_model="numpy")
 def drop_low(found, count, values, distance, wanted, share, chosen, state):
     """Drop candidates that cannot become peaks any more, and raise the floor; returns the number of the others."""
     outline()
-    taken = choose(found, count, values, distance, wanted, share, chosen)
+    taken, first = choose(found, count, values, distance, wanted, share, chosen)
     kept = count
     floor = -np.inf
-    if taken >= wanted:
-        floor = min(share * found[chosen[0], 2], found[chosen[wanted - 1], 2])
-    if taken == chosen.shape[0]:
-        floor = found[chosen[taken - 1], 2]
+    if first == wanted:
+        least = found[chosen[taken - 1], 2] if taken == chosen.shape[0] else share * found[chosen[0], 2]
+        floor = min(least, found[chosen[wanted - 1], 2])
     if floor > -np.inf:
         state[FLOOR] = floor
         kept = ZERO

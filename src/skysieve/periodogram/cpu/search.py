@@ -132,9 +132,9 @@ def room(answers):
 
 
 @njit(nogil=True, error_model="numpy")
-def part_of(space, n):
+def part_of(space, n, harmonics):
     """The part of that array for an object of ``n`` points."""
-    return space[: space.shape[0] - MOST_TRIES + tries_of(n)]
+    return space[: space.shape[0] - MOST_TRIES + tries_of(n, harmonics)]
 
 
 @njit(nogil=True, error_model="numpy")
@@ -146,7 +146,7 @@ def share_behind(curves, grid, i, df, harmonics):
 @njit(nogil=True, error_model="numpy")
 def keep_best(found, count, grid, distance, share, answers, chosen, best):
     """Copy the rows of ``found`` that are chosen to ``best``, in their order; returns how many there are."""
-    taken = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
+    taken, _ = choose(found, count, grid.values, distance, answers.index.shape[1], share, chosen)
     for k in range(taken):
         copy_row(found, chosen[k], best, k)
     return taken
@@ -162,10 +162,10 @@ def conclude(which, curves, grid, floating_mean, best, taken, c, s, answers):
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
-        chosen = part_of(space, curves.n_used[i])
+        chosen = part_of(space, curves.n_used[i], 1)
         found = best[k]
-        number = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
-        refine(i, f0, df, nf, curves, grid, floating_mean, found, number, chosen, c, s, answers)
+        number, first = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
+        refine(i, f0, df, nf, curves, grid, floating_mean, found, number, first, chosen, c, s, answers)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -248,7 +248,7 @@ def search(
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
-        chosen = part_of(space, curves.n_used[i])
+        chosen = part_of(space, curves.n_used[i], 1)
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last
@@ -292,7 +292,7 @@ def whole_object(i, sums, length, curves, grid, work, answers, form, floating_me
     j = 0 if grid.shared else i
     f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
     distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, 1)
-    chosen = part_of(space, curves.n_used[i])
+    chosen = part_of(space, curves.n_used[i], 1)
     limit = guard_of(guard, curves.n_used[i])
     for base in range(0, nf, length):
         n = min(length, nf - base)

@@ -260,23 +260,27 @@ def _grow(found: Any) -> Any:
 
 
 @in_interpreter(choose)
-def _choose(found: Any, count: int, values: Any, distance: float, wanted: int, share: float, chosen: Any) -> int:
+def _choose(
+    found: Any, count: int, values: Any, distance: float, wanted: int, share: float, chosen: Any
+) -> tuple[int, int]:
     power, places = found[:count, 2].copy(), found[:count, 0]
     if len(values):
         places = values[places.astype(np.int64)]
-    taken, least = 0, -np.inf
+    others, least = power.copy(), -np.inf
+    taken = first = 0
     while taken < len(chosen) and count:
         best = int(np.argmax(power))
-        top = power[best]
-        if top == -np.inf or (taken >= wanted and top < least):
+        if power[best] == -np.inf or first == wanted:
             break
         if taken == 0:
-            least = share * top
-        chosen[taken], power[best] = best, -np.inf
-        taken += 1
-        if taken <= wanted:
-            power[abs(places - places[best]) < distance] = -np.inf
-    return taken
+            least = share * power[best]
+        chosen[taken], others[best] = best, -np.inf
+        power[abs(places - places[best]) < distance] = power[best] = -np.inf
+        taken = first = taken + 1
+    further = np.argsort(-others, kind="stable")[: len(chosen) - taken]
+    further = further[(others[further] >= least) & (others[further] > -np.inf)]
+    chosen[taken : taken + len(further)] = further
+    return taken + len(further), first
 
 
 @in_interpreter(drop_low)
@@ -284,11 +288,10 @@ def _drop_low(
     found: Any, count: int, values: Any, distance: float, wanted: int, share: float, chosen: Any, state: Any
 ) -> int:
     power, kept, floor = found[:count, 2], count, -np.inf
-    taken = _choose(found, count, values, distance, wanted, share, chosen)
-    if taken >= wanted:
-        floor = min(share * power[chosen[0]], power[chosen[wanted - 1]])
-    if taken == len(chosen):
-        floor = power[chosen[taken - 1]]
+    taken, first = _choose(found, count, values, distance, wanted, share, chosen)
+    if first == wanted:
+        least = power[chosen[taken - 1]] if taken == len(chosen) else share * power[chosen[0]]
+        floor = min(least, power[chosen[wanted - 1]])
     if floor > -np.inf:
         state[FLOOR] = floor
         high = found[:count][power >= floor]

@@ -83,11 +83,11 @@ DIRECT = struct(
 ANSWERS = ("answer_index*", "frequency*", "best*", "curvature*")
 BEST = struct(
     "info*", "limit*", "nf*", "frequencies*", *PEAKS, "host_info*", "flags*", "index*", "here*", "vertex*", "found*",
-    "left*", *ANSWERS, "tried*", "tries_list*", "tries", "fewer", "few", "grid_stride", "edges", "held",
+    "first*", "left*", *ANSWERS, "tried*", "tries_list*", "tries", "fewer", "few", "grid_stride", "edges", "held",
 )  # fmt: skip
 PICKS = (
-    "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "vertex*", "found*", "refined*", "tries", "wanted",
-    "grid_stride", "harmonics", "columns",
+    "info*", "f0*", "df*", "nf*", "frequencies*", "index*", "here*", "vertex*", "found*", "first*", "refined*", "tries",
+    "wanted", "grid_stride", "harmonics", "columns",
 )  # fmt: skip
 RANKS = ("rank*", "left*", *ANSWERS)
 REFINE = struct(

@@ -22,7 +22,7 @@ from skysieve.periodogram.cuda.samples.layout import SampleLayout
 from skysieve.periodogram.cuda.samples.samples import Sampler
 from skysieve.periodogram.cuda.sinusoid.tables import corrections, spreading_kernel
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
-from skysieve.periodogram.numerics.peaks import FEW, MORE_TRIES
+from skysieve.periodogram.numerics.peaks import FEW, more_tries
 
 from . import structs as cs
 from .chunks import ChunkJob
@@ -461,7 +461,7 @@ class Worker(ABC):
                 "info": chunk.info, "limit": chunk.data["limit"], "nf": chunk.data["nf"], **chunk.peaks,
                 **places["found"], **places["to"], **places["tried"], "host_info": held_by_host["host_info"],
                 "flags": held_by_host["flags"], "frequencies": chunk.values, "tries": self.tries,
-                "fewer": k + MORE_TRIES, "few": FEW, "grid_stride": chunk.stride,
+                "fewer": k + more_tries(FEW + 1, self.harmonics), "few": FEW, "grid_stride": chunk.stride,
             }  # fmt: skip
 
         args = chunk.struct("best", cs.BEST, fixed, cap=job.cap, edges=job.edges, held=held)
@@ -479,6 +479,7 @@ class Worker(ABC):
         found = {
             "index": lane.place("picked", n * m, np.int32), "here": lane.place("picked_power", n * m, np.float64),
             "vertex": lane.place("picked_vertex", n * m, np.float64), "found": lane.place("found", n, np.int32),
+            "first": lane.place("first", n, np.int32),
         }  # fmt: skip
         to = {
             "left": lane.place("left", n, np.uint32), "answer_index": on_host["index"],

@@ -4,16 +4,18 @@ The rules that both backends follow:
 
 1. A candidate is a sample above its left and not below its right neighbour; the ends of the grid count.
 2. Candidates are chosen greedily by the *standard* power of the sample: the highest (ties to the lower frequency),
-   then the highest that is at least 1/T from all chosen ones.  The first ``n_peaks`` are refined.  Up to
-   ``more_tries(n)`` further ones (n points) are, if their sample is at least `least_share` of the highest sample:
-   the highest maximum of all may lie beside them.  These need not be 1/T from one another.
+   then the highest that is at least 1/T from all chosen ones.  The first ``n_peaks`` are refined.  Of the others, the
+   highest are refined too, up to ``more_tries(n, harmonics)`` of them (n points), if their sample is at least
+   `least_share` of the highest sample: the highest maximum of all may lie beside them.  These may be at any distance
+   from others: with several terms, maxima lie within 1/T of one another.
 3. Each is refined to the highest maximum of the exact standard power between its two neighbouring samples, but no
    farther than ``1 / (T * harmonics)`` from its sample, and as far as ``LEAST / (T * harmonics)`` where samples lie
    closer: rounding may move the highest of them.  The interval ends at the first and last frequency of the grid.
    Where the power rises towards an end of the interval, that end is the answer and the curvature is NaN.  Newton's
    method begins at the vertex of the parabola through the three samples, or at the sample if the power is higher there.
 4. The maxima of the first ``n_peaks`` are the answer, in falling order (ties to the lower frequency).  A further one
-   counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, and the lowest is dropped.
+   counts only if it is the highest of all, by more than ``HIGHER``: then it comes first, in place of the nearest
+   of the others if that is within 1/T, else of the lowest.
 
 `harmonics` is the highest multiple of the frequency in the model.  Where the interval of rule 3 is wider than
 ``WIDE / (T * harmonics)``, it may hold several maxima: trials are made to either side of the sample in equal steps
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MORE_TRIES = 15
-"""Largest number of further candidates that are refined."""
+"""Largest number of further candidates that are refined, for one sinusoid."""
+SERIES_TRIES = 30
+"""The same for several terms, which have more maxima, with fewer samples each.  (At 5 samples in 1/T, the highest
+maximum of 200 points in two short runs, fitted with 3 terms, was not found in 22% of draws with 15, 3% with 30, and
+3% with 63 further candidates.)"""
 FEW, MOST_TRIES = 32, 63
 """For up to ``FEW`` points, ``MOST_TRIES``: they have high peaks everywhere, and refinement is cheap.  (At 2 samples
 a peak, the highest maximum of 8 to 13 points was not among 16 candidates in 6% of draws.)"""
@@ -50,9 +56,9 @@ STEP = 0.2
 """Step between trial frequencies in a wider interval, in 1/(T harmonics)."""
 
 
-def more_tries(n: int) -> int:
+def more_tries(n: int, harmonics: int) -> int:
     """Further candidates that are refined at most, for a light curve of ``n`` points."""
-    return MOST_TRIES if n <= FEW else MORE_TRIES
+    return MOST_TRIES if n <= FEW else MORE_TRIES if harmonics <= 1 else SERIES_TRIES
 
 
 def least_share(step: float, span: float, harmonics: int) -> float:

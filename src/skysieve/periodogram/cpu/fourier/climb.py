@@ -249,7 +249,7 @@ def look_over(f, f_low, offset, count, t, w, wy, n, bands, highest_sum, fit, wor
 
 
 @njit(nogil=True, error_model="numpy")
-def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen, work, answers):
+def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, first, chosen, work, answers):
     """Refine the chosen candidates of object ``i`` and write the answers: `numerics.peaks`, rules 3 and 4, for a
     series."""
     outline()
@@ -267,13 +267,12 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     width, middle = 1.0 / (span * harmonics), 0.5 * span
     peak = candidates(taken)
     state, trial, offset = np.empty(CELLS), np.empty(WIDE), np.empty(WIDE)
-    wanted = answers.index.shape[1]
     top = 0.0
     weights_of(w, bands, fit, work)
     for k in range(taken):
         set_candidate(peak, k, found[chosen[k]], f0, df, nf, grid.values, width)
         m = trials(peak.low[k], peak.high[k], width, offset) if free else 0
-        if m > 0 and not (k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics)):
+        if m > 0 and not (k >= first and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics)):
             f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
             look_over(f, f_low, offset, m, t, w, wy, n, bands, highest_sum, fit, work, limit, trial)
             take_trials(peak, k, trial, m, offset)
@@ -281,7 +280,7 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
     q = work.design if free else np.empty((0, 0))
     rest, along, bent = np.empty(n if free else 0), np.empty(n if free else 0), np.empty(n if free else 0)
     for k in range(taken if free else 0):
-        if k >= wanted and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics):
+        if k >= first and cannot_be_highest(peak, k, top, n, nf, df, grid.values, span, harmonics):
             peak.sample[k] = -1
             continue
         f, f_low = sample_frequency(f0, df, peak.sample[k], grid.values)
@@ -292,4 +291,4 @@ def refine(i, f0, df, nf, curves, bands, grid, fit, limit, found, taken, chosen,
             x = 0.0 if begins_low(state, x, p, peak.power[k]) else climb(state, x, p, slope, bend)
         take_climb(peak, k, state, f, f_low, f0, df, nf, grid.values)
         top = max(top, peak.power[k])
-    rank(peak, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])
+    rank(peak, first, span, answers.index[i], answers.frequency[i], answers.peak_power[i], answers.curvature[i])

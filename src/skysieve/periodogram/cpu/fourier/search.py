@@ -74,12 +74,12 @@ def conclude(which, curves, row_of_band, grid, fit, limit, work, best, taken, an
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
-        chosen = part_of(space, curves.n_used[i])
+        chosen = part_of(space, curves.n_used[i], terms_of(fit))
         found = best[k]
-        number = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
+        number, first = choose(found, taken[k], grid.values, distance, answers.index.shape[1], share, chosen)
         refine(
             i, f0, df, nf, curves, row_of_band[i], grid, fit, limit * np.sqrt(np.float64(curves.n_used[i])), found,
-            number, chosen, work, answers,
+            number, first, chosen, work, answers,
         )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def search(
         j = 0 if grid.shared else i
         f0, df, nf = grid.f0[j], grid.df[j], grid.nf[j]
         distance, share = least_distance(curves, grid, i, df), share_behind(curves, grid, i, df, terms_of(fit))
-        chosen = part_of(space, curves.n_used[i])
+        chosen = part_of(space, curves.n_used[i], terms_of(fit))
         begin(state)
         count = np.int64(0)
         stop = (nf + length - 1) // length if last < 0 else last

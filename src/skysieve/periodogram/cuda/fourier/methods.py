@@ -108,7 +108,7 @@ class SeriesMethod(Method):
         narrow = 0 if spec.dtype.itemsize == 8 else spec.dtype.itemsize
         return (
             self.own_bytes(methods, nf) + nf * (8.0 + narrow) + part.cap * CANDIDATE_BYTES[8] + 16 * part.edges + tasks
-            + 12 * bands + 276.0 + 28 * spec.n_peaks + (PEAK_BYTES + PROBE_BYTES) * tries(spec)
+            + 12 * bands + 280.0 + 28 * spec.n_peaks + (PEAK_BYTES + PROBE_BYTES) * tries(spec)
         )  # fmt: skip
 
     def own_bytes(self, methods: SeriesMethods, nf: int) -> float:

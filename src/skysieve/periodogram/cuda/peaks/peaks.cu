@@ -2,10 +2,10 @@
 //
 // ls_peaks: one block for each object. Candidates below the final floor are dropped at once (of hundreds some
 // tens remain). A candidate at the end of a block's stretch gets its missing neighbour from the edge values.
-// Then follow k rounds: drop the candidates nearer than 1/T to the last accepted peak, then accept the highest
-// of the others (of equal ones, that of the lower frequency). Further peaks, beside which the highest maximum
-// of all may lie, are taken all at once, since their order does not matter. If few candidates remain, one warp
-// does all of this, with the candidates in its lanes. The kernel writes the object's Info and flags to host
+// Then follow k rounds: pass over the candidates nearer than 1/T to the last accepted peak, then accept the
+// highest of the others (of equal ones, that of the lower frequency). Further peaks, beside which the highest
+// maximum of all may lie, are the highest of all that were not accepted. They are taken all at once, since their
+// order does not matter. If few candidates remain, one warp does all of this, with the candidates in its lanes. The kernel writes the object's Info and flags to host
 // memory itself: they are few bytes, and a copy after the kernel would take longer. Limit: latency (11 us for
 // 1,000 objects with about 350 candidates each, on an H100). The peaks are refined in peaks/refine.cu.
 // ls_candidates: one thread reads one power with its neighbours. Limit: memory (4 or 8 bytes a power).
@@ -25,12 +25,13 @@
 
 #define FEW 192  // candidates that one warp takes
 #define LANES_EACH (FEW / 32)
-#define GOOD 512  // further candidates that a block orders at once
-#define BINS 256  // of their heights
+#define GOOD 512                // further candidates that a block orders at once
+#define BINS 256                // of their heights
+#define GONE (-2147483647 - 1)  // index of a candidate that does not count any more
 typedef decltype(rank_of(T())) Rank;
 // host_info, flags: in host memory. index, here: samples and powers of the peaks, up to `tries` of an object
 // (`fewer` if it has more than `few` points); vertex: that of the parabola through the peak and its neighbours, in
-// samples; found: number of peaks. left: peaks of an object that are to be refined; answers: written here if none
+// samples; found: number of peaks; first: number of those that are at least 1/T from one another. left: peaks of an object that are to be refined; answers: written here if none
 // is refined; tried, list: number of all peaks to be refined, and their slots. held: candidates that fit in shared
 // memory.
 struct Best {
@@ -45,6 +46,7 @@ struct Best {
   double* here;
   double* vertex;
   int* found;
+  int* first;
   unsigned* left;
   Answers answers;
   unsigned* tried;
@@ -122,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
   };
   __syncthreads();
   // Candidates that pass go to shared memory. If there is no room for all of them, a second pass marks those that
-  // fail in the list itself, by index -1.
+  // fail in the list itself, by the index GONE.
   bool held = false;
 #pragma unroll 1
   for (int pass = 0; pass < 2 && !held; pass++) {
@@ -135,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         if (i >= n) break;
         const bool good = fits(number[e], here[e]);
         if (pass) {
-          if (!good) list[i].index = -1;
+          if (!good) list[i].index = GONE;
           continue;
         }
         if (!good) continue;
@@ -151,10 +153,8 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
     held = kept <= room;
   }
   const bool few = held && kept <= FEW;
-  int last = -1, found = 0;
-  double least = 0;  // least power of further peaks
-  // A candidate nearer than 1/T to one of the first k peaks is no peak.
-  auto shaded = [&](int index) { return last >= 0 && (found <= k ? near(index, last) : index == last); };
+  int last = -1, found = 0, first = 0;
+  double least = 0;         // least power of further peaks
   int* picks = good_slots;  // if one warp does all: places of its peaks in the list
   if (few) {                // one warp, whose lanes hold them
     if (warp) return;
@@ -175,10 +175,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
 #pragma unroll
       for (int e = 0; e < LANES_EACH; e++) {
         if (32 * e >= m) break;
-        if (last >= 0 && rank[e] && near(own[e], last)) {
-          rank[e] = 0;
-          heights[lane + 32 * e] = missing();
-        }
+        if (last >= 0 && rank[e] && near(own[e], last)) rank[e] = 0;
         if (rank[e] > best || (rank[e] == best && own[e] < j)) {
           best = rank[e];
           j = own[e];
@@ -192,17 +189,18 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
         __syncwarp();  // the lane that holds it may drop it in the next turn
       }
       last = __shfl_sync(FULL, j, who);
-      if (lane == who) picks[found] = places[s];
-    }
-    if (found == k && m > k) {  // further peaks that are high enough: all of them, if there is room
-      int many = 0;
-#pragma unroll 1
-      for (int i = lane; i - lane < m; i += 32) {
-        const bool good = i < m && heights[i] >= least && !near(numbers[i], last);
-        if (i < m && !good) heights[i] = missing();
-        many += __popc(__ballot_sync(FULL, good));
+      if (lane == who) {
+        picks[found] = places[s];
+        heights[s] = missing();
       }
-      if (many <= tries - k) {
+    }
+    first = found;
+    if (m > first) {  // further peaks that are high enough: all of them, if there is room
+      int many = 0;
+      __syncwarp();
+#pragma unroll 1
+      for (int i = lane; i - lane < m; i += 32) many += __popc(__ballot_sync(FULL, i < m && heights[i] >= least));
+      if (many <= tries - first) {
 #pragma unroll 1
         for (int i = lane; i - lane < m && many; i += 32) {
           const bool mine = i < m && heights[i] >= least;
@@ -222,18 +220,37 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
             const T other = heights[j];
             higher += (int)(other > mine) | ((int)(other == mine) & (int)(numbers[j] < numbers[i]));
           }
-          if (higher < tries - k) picks[k + higher] = places[i];
+          if (higher < tries - first) picks[first + higher] = places[i];
         }
         found = tries;
       }
     }
     __syncwarp();
-  } else {  // the whole block: dropped candidates get the complement of their index; peaks stay in the list
+  } else {  // the whole block: peaks, and candidates near one, get the complement of their index
     const int m = held ? kept : n, warps = step >> 5;
-    bool ranked = false;
-    for (; found < tries; found++) {
-      if (found == k && !ranked) {  // further peaks at once, if there is room for all that are high enough
-        ranked = true;
+    bool none = false;  // whether all candidates left are near a peak
+    first = -1;         // while candidates are compared for their distance from peaks
+    while (found < tries) {
+      if (first < 0 && (found == k || none)) {  // further peaks at once, if there is room for all that are high enough
+        first = found;
+        // Candidates near a peak count again.
+#pragma unroll 1
+        for (int i = tid; i < m; i += step) {
+          int& index = held ? numbers[i] : list[i].index;
+          if (index == last) {
+            if (held) index = GONE;
+          } else if (index < 0 && index != GONE)
+            index = ~index;
+        }
+        if (!held) {
+          __syncthreads();
+#pragma unroll 1
+          for (int r = tid; r < first; r += step) {
+            int& index = list[list[r].pick].index;
+            index = ~index;
+          }
+        }
+        last = -1;
         if (!tid) good = 0;
         for (int i = tid; i < BINS; i += step) bins[i] = 0;
         __syncthreads();
@@ -255,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
                 number[e] = numbers[i];
                 here[e] = heights[i];
               }
-              if (number[e] < 0 || !(here[e] >= least) || near(number[e], last)) continue;
+              if (number[e] < 0 || !(here[e] >= least)) continue;
               const int bin = bin_of(here[e]);
               if (!pass) {
                 atomicAdd(bins + bin, 1);
@@ -280,11 +297,11 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
               const int other = __shfl_up_sync(FULL, before, d);
               if (lane >= d) before += other;
             }
-            const unsigned enough = __ballot_sync(FULL, before >= tries - k);
+            const unsigned enough = __ballot_sync(FULL, before >= tries - first);
             if (!lane && !enough) lowest_bin = 0;
             if (enough && lane == __ffs(enough) - 1) {
               int b = BINS - lane * (BINS / 32), higher = before - own;
-              while (higher < tries - k) higher += bins[--b];
+              while (higher < tries - first) higher += bins[--b];
               lowest_bin = b;
             }
           }
@@ -296,9 +313,9 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
             for (int j = 0; j < good; j++)
               higher += good_heights[j] > good_heights[i] ||
                         (good_heights[j] == good_heights[i] && good_numbers[j] < good_numbers[i]);
-            if (k + higher < tries) list[k + higher].pick = good_slots[i];
+            if (first + higher < tries) list[first + higher].pick = good_slots[i];
           }
-          found = min(tries, k + good);
+          found = min(tries, first + good);
           break;
         }
       }
@@ -316,8 +333,11 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
           }
           const int index = number[e];
           if (index < 0) continue;
-          if (shaded(index)) {
-            (held ? numbers[i] : list[i].index) = ~index;
+          if (last >= 0 && (first < 0 ? near(index, last) : index == last)) {
+            if (held)
+              numbers[i] = index == last ? GONE : ~index;
+            else
+              list[i].index = ~index;
             continue;
           }
           const Rank rank = rank_of(here[e]);
@@ -336,18 +356,24 @@ extern "C" __global__ void __launch_bounds__(1024) ls_peaks(const Best A) {
       }
       __syncthreads();
       const int w = min(lane, warps - 1), who = winner(tops[turn][w], where[turn][w]);
-      if (who < 0) break;
+      if (who < 0) {
+        if (first >= 0) break;
+        none = true;
+        continue;
+      }
       const double height = list[slots[turn][who]].here;
       if (!found) least = A.peaks.share[o] * height;
-      if (found >= k && height < least) break;
+      if (first >= 0 && height < least) break;
       last = where[turn][who];
       if (!tid) list[found].pick = slots[turn][who];
+      found++;
     }
     __syncthreads();
   }
   __shared__ unsigned at;
   if (!tid) {
     A.found[o] = found;
+    A.first[o] = first;
     A.left[o] = found;
     if (found) at = atomicAdd(A.tried, (unsigned)found);
   }

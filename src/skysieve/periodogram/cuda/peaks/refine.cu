@@ -65,7 +65,7 @@ __device__ __forceinline__ bool above(double q, double g, int j, double p, doubl
 // A warp writes the answers of an object from its refined peaks, which other blocks may have written. There are at
 // most 32, one for each lane.
 __device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
-  const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
+  const int lane = threadIdx.x & 31, found = A.found[o], first = A.first[o];
   const size_t slot = (size_t)o * A.tries + min(lane, found - 1);
   const volatile double* refined = A.refined + 3 * slot;
   const int index = A.index[slot];
@@ -86,6 +86,12 @@ __device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
     }
   }
   const bool ahead = further > top + HIGHER;  // is a further one the highest?
+  if (ahead) {                                // it takes the place of the nearest of the others, if one is within 1/T
+    const double gap = lane < first && p == p ? fabs(f - where) * A.info[o].span : 1;
+    double least = gap;
+    for (int k = 16; k; k >>= 1) least = fmin(least, __shfl_xor_sync(FULL, least, k));
+    if (least < 1 && lane == __ffs(__ballot_sync(FULL, gap == least)) - 1) mine = false;
+  }
   const unsigned kept = __ballot_sync(FULL, mine);
   int place = ahead;
 #pragma unroll 1
@@ -109,7 +115,7 @@ __device__ __noinline__ void select_few(const Picks& A, const Ranks& R, int o) {
 }
 // The same for any number of peaks.
 __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
-  const int lane = threadIdx.x & 31, found = A.found[o], first = min(found, A.wanted);
+  const int lane = threadIdx.x & 31, found = A.found[o], first = A.first[o];
   const volatile double* refined = A.refined + 3 * (size_t)o * A.tries;
   volatile int* rank = R.rank + (size_t)o * A.tries;
   const int* picked = A.index + (size_t)o * A.tries;
@@ -146,7 +152,27 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
     }
     ahead = which >= 0 && further > top + HIGHER;
   }
-  if (ahead && !lane) write(0, which);
+  int nearest = -1;  // of the others, if it is within 1/T: a further one takes its place
+  if (ahead) {
+    if (!lane) write(0, which);
+    const double where = refined[3 * which];
+    double least = 1 / A.info[o].span;
+    for (int i = lane; i < first; i += 32) {
+      const double gap = refined[3 * i + 1] == refined[3 * i + 1] ? fabs(refined[3 * i] - where) : least;
+      if (gap < least) {
+        least = gap;
+        nearest = i;
+      }
+    }
+    for (int k = 16; k; k >>= 1) {
+      const double gap = __shfl_xor_sync(FULL, least, k);
+      const int i = __shfl_xor_sync(FULL, nearest, k);
+      if (i >= 0 && (gap < least || (gap == least && (nearest < 0 || i < nearest)))) {
+        least = gap;
+        nearest = i;
+      }
+    }
+  }
   // Every lane compares its peak with all others, which are passed round the lanes: 32 are read at a time.
   auto power_of = [&](int i) { return i < first ? refined[3 * i + 1] : missing64(); };
   auto place_of = [&](int i) { return i < first ? refined[3 * i] : 0.0; };
@@ -155,7 +181,7 @@ __device__ __noinline__ void select(const Picks& A, const Ranks& R, int o) {
   for (int i0 = 0; i0 < first; i0 += 32) {  // -1: nearly the same maximum as a higher one
     const int i = i0 + lane;
     const double p = power_of(i), f = place_of(i);
-    bool mine = p == p;
+    bool mine = p == p && i != nearest;
 #pragma unroll 1
     for (int j0 = 0; j0 < first; j0 += 32) {
       const double others = j0 == i0 ? p : power_of(j0 + lane), at = j0 == i0 ? f : place_of(j0 + lane);

@@ -23,9 +23,9 @@
 #define HIGHER 1e-12   // difference of two powers that is more than rounding
 #define LOWER 1e-4     // the same for a power and that of a sample, also in float32
 
-// Inputs and results for every peak that is refined: `tries` for each object, of which the first `wanted` are kept.
-// index, here, vertex, found: from ls_peaks (index of the sample, its power, vertex of the parabola in samples;
-// number of peaks of an object). refined: frequency, power, curvature. columns: number of columns of the model,
+// Inputs and results for every peak that is refined: `tries` for each object, of which `wanted` are kept.
+// index, here, vertex, found, first: from ls_peaks (index of the sample, its power, vertex of the parabola in
+// samples; number of peaks of an object, and of those that are not further ones). refined: frequency, power, curvature. columns: number of columns of the model,
 // which fits as many points exactly at every frequency.
 struct Picks {
   const Info* info;
@@ -37,6 +37,7 @@ struct Picks {
   const double* here;
   const double* vertex;
   const int* found;
+  const int* first;
   double* refined;
   int tries, wanted, grid_stride, harmonics, columns;
 };
@@ -55,7 +56,7 @@ __device__ __forceinline__ bool window_of(const Picks& A, int o, int r, int harm
     x = Frequency{*f, 0};
     below = j ? (f[0] - f[-1]) * span : 0;
     above = j + 1 < nf ? (f[1] - f[0]) * span : 0;
-    if (r >= A.wanted) {  // for regular grids ls_peaks has dropped peaks that are too low
+    if (r >= A.first[o]) {  // for regular grids ls_peaks has dropped peaks that are too low
       const double turns = fmax(below, above) * harmonics, c = turns < 1 ? cospi(0.5 * turns) : 0;
       if (A.here[slot] < c * c * A.here[slot - r]) return false;
     }

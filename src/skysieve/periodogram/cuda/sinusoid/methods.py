@@ -138,7 +138,7 @@ class SinusoidMethod(Method):
         part = self.part(methods.alone, Objects.one(nf, cycles, True))
         power = nf * size if methods.stores_powers else 0
         return (
-            power + self.own_bytes(methods, part) + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 264.0
+            power + self.own_bytes(methods, part) + part.cap * CANDIDATE_BYTES[size] + 2 * part.edges * size + 268.0
             + 28 * k + PEAK_BYTES * tries(methods.spec)
         )  # fmt: skip
 
