@@ -170,6 +170,15 @@ def test_a_file_without_rows_is_left_out(tmp_path):
     assert json.loads((tmp_path / "p" / "manifest.json").read_text())["rows"] == 4
 
 
+def test_no_object_with_a_period_is_exit_code_1(tmp_path):
+    (tmp_path / "a.csv").write_text("time,mag\n1,2\n2,2\n")
+    words = (*RANGE, "-o", tmp_path / "p.csv", "--overwrite")
+    for more in ((), ("--cluster", "serial")):
+        run("period", tmp_path / "a.csv", *words, *more, code=1)
+    said = run("period", tmp_path / "a.csv", *words, "--cluster", "serial", "-q", code=1)
+    assert said == f"skysieve: {tmp_path / 'p.csv'} has no row with a period, and has the reasons\n"
+
+
 @pytest.mark.parametrize("other", [{"error": "other"}, {"text": True}], ids=["column", "type"])
 def test_schema_drift_is_an_error_before_the_search(other, tmp_path):
     curves(tmp_path / "a.parquet", 6)

@@ -26,6 +26,7 @@ class Toy:
     """
 
     row = "row"
+    needed = None
 
     def __init__(self, job: Job, resources: Resources) -> None:
         self.options, self.folder = job.options, job.at(job.output).parent

@@ -76,6 +76,24 @@ def test_batch_to_every_format(batch: Path, tmp_path: Path) -> None:
     assert re.search(r"^a +0\.31\d+ ", result.stdout, re.M)
 
 
+def test_no_object_with_a_period(tmp_path: Path) -> None:
+    """Exit code 1 and a line with the reasons, also with --quiet; the table has the reason of each object."""
+    one, two, out = tmp_path / "one.csv", tmp_path / "two.csv", tmp_path / "p.csv"
+    one.write_text("time,mag\n1,2\n2,2\n")
+    two.write_text("id,time,mag\n" + "a,1,2\na,2,3\n" + "".join(f"b,{i},2\n" for i in range(20)))
+    for files, line in (
+        ((one,), "skysieve: the object has no period: too few usable rows"),
+        ((two,), "skysieve: none of 2 objects has a period: 1 (too few usable rows), 1 (y is constant)"),
+        ((one, two), "skysieve: none of 3 objects has a period: 2 (too few usable rows), 1 (y is constant)"),
+    ):
+        for more in ((), ("-q",), ("--resume",)):
+            result = run("period", *files, *GRID, "-o", out, "--overwrite", *more)
+            assert result.exit_code == 1
+            assert result.stderr.splitlines()[-1] == line
+            assert "without a period" not in result.stderr
+            assert "ok" not in read(out)["status"]
+
+
 def test_asteroid_prints_the_rotation_in_hours(test_data: Path, tmp_path: Path) -> None:
     out = tmp_path / "ida.csv"
     file = test_data / "lomb_scargle" / "243_normalized_ztf_filter2.txt"

@@ -100,7 +100,10 @@ def report(outcome: Outcome, say: Callable[[str], None], names: Mapping[str, str
         for what, n in outcome.counts.items()
     )
     say(f"wrote {outcome.output}: {counted(outcome.rows, outcome.row)}" + (f" ({counts})" if counts else ""))
-    return FAILED_SOME if outcome.failed or outcome.n_faults else 0
+    nothing = outcome.needed is not None and not outcome.counts.get(outcome.needed)
+    if nothing:
+        _complain(f"{outcome.output} has no {outcome.row} {outcome.needed}, and has the reasons")
+    return FAILED_SOME if outcome.failed or outcome.n_faults or nothing else 0
 
 
 def _complain(text: str) -> None:

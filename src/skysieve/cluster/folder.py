@@ -209,6 +209,8 @@ class Outcome:
         Versions and processors of the workers; results are reproducible bit for bit if there is only one entry.
     row : str
         What a row is called; see `Work`.
+    needed : str or None
+        The count that must not be 0; see `Work`.
     """
 
     output: Path
@@ -223,6 +225,7 @@ class Outcome:
     tables: int = 0
     environments: list[dict[str, str]] = field(default_factory=list)
     row: str = "row"
+    needed: str | None = None
 
     def enter(self, facts: dict[str, Any]) -> None:
         """Add a partition that is done."""
@@ -350,7 +353,8 @@ class RunFolder:
 
     def outcome(self) -> tuple[Outcome, list[int]]:
         """The outcome so far, and the partitions that are not done."""
-        found = Outcome(self.job.at(self.job.output), self.folder, len(self.job.partitions), row=self.job.kind.row)
+        kind, output = self.job.kind, self.job.at(self.job.output)
+        found = Outcome(output, self.folder, len(self.job.partitions), row=kind.row, needed=kind.needed)
         missing = []
         for number in range(len(self.job.partitions)):
             facts = stored(self.folder, number, self.job.key_of(number))

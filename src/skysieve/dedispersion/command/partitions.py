@@ -36,6 +36,7 @@ class DedispWork:
     """See `skysieve.cluster.description.Work`.  A partition is the number of a file."""
 
     row = "row"
+    needed = None
     at_once = 1
 
     def __init__(self, job: Job, resources: Resources) -> None:

@@ -30,6 +30,7 @@ class SearchWork:
     """See `skysieve.cluster.description.Work`.  A partition is ``[first, last + 1]`` of the numbers of templates."""
 
     row = "row"
+    needed = None
     at_once = 1
 
     def __init__(self, job: Job, resources: Resources) -> None:

@@ -39,6 +39,7 @@ class PeriodWork:
     """
 
     row = "row"
+    needed = "with a period"
     at_once = 1
 
     def __init__(self, job: Job, resources: Resources) -> None:

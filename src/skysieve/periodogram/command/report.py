@@ -18,6 +18,7 @@ from skysieve.periodogram.survey import METHOD_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
     from rich.console import Console
     from rich.progress import ProgressColumn, Task
 
@@ -188,7 +189,8 @@ def summary(
 ) -> list[str]:
     """Lines on the number of objects and points, the time and the methods; then on what was left out.
 
-    ``separate``: bands of too few rows are left out.  ``noted``: notes have said which rows were left out.
+    ``separate``: bands of too few rows are left out.  ``noted``: notes have said which rows were left out.  If no
+    object has a period, `PeriodRun` says so.
     """
     n, points = len(found), int(found.n_used.sum())
     bad = found.status[found.status != Status.OK]
@@ -208,10 +210,14 @@ def summary(
         listed.append(f"{missing:,} with missing or infinite values" + " or in a band of too few rows" * separate)
     if dropped and listed and not noted:
         lines.append(rows + ", ".join(listed))
-    if len(bad):
-        why = ", ".join(f"{c:,} ({Status(k).text})" for k, c in Counter(bad.tolist()).most_common())
-        lines.append(f"{len(bad):,} of {n:,} without a period: {why}")
+    if 0 < len(bad) < n:
+        lines.append(f"{len(bad):,} of {n:,} without a period: {reasons(bad)}")
     return lines
+
+
+def reasons(status: NDArray[np.integer]) -> str:
+    """Numbers of objects without a period and why they have none, the most frequent reason first."""
+    return ", ".join(f"{c:,} ({Status(k).text})" for k, c in Counter(status.tolist()).most_common())
 
 
 def with_search_options(text: str) -> str:

@@ -292,11 +292,12 @@ class PeriodRun:
 
     def _search_all(self, files: list[Path], wanted: Wanted, stack: ExitStack) -> int:
         """As `search_all`; a table that is written during the search is closed by ``stack``."""
+        from skysieve.periodogram.contract import Status
         from skysieve.periodogram.lightcurves.column_names import MissingColumn
         from skysieve.periodogram.lightcurves.io import BadFile, read_light_curves, read_stream
         from skysieve.periodogram.survey import join
 
-        from .report import show_periods, summary
+        from .report import reasons, show_periods, summary
 
         if self.parts is not None and (code := self.parts.ended()) is not None:
             self.say(f"{self.output} was complete before")
@@ -338,8 +339,10 @@ class PeriodRun:
             else:
                 self._end_rows(self.output, stack)
             self.messages.wrote(self.output, counted(len(merged), "object"))
+        none = bool((merged.status != Status.OK).all())
+        code = FAILED_SOME if self.bad_files or self.not_plotted or none else 0
         if self.parts is not None and not self.bad_files:
-            self.parts.remove()
+            self.parts.remove(code)
         if not self.messages.quiet and self.output != STDIO:
             show_periods(self.messages.console, self.found, self.request)
         separate = self.request.multiband == "separate"
@@ -353,7 +356,12 @@ class PeriodRun:
             more = len(self.not_plotted) - 1
             also = f" (and {counted(more, 'other picture')})" if more else ""
             self.complain(self.not_plotted[0] + also)
-        return FAILED_SOME if self.bad_files or self.not_plotted else 0
+        if none:
+            if len(merged) == 1:
+                self.complain(f"the object has no period: {Status(int(merged.status[0])).text}")
+            else:
+                self.complain(f"none of {len(merged):,} objects has a period: {reasons(merged.status)}")
+        return code
 
     def _streamed(self, file: Path, wanted: Wanted) -> CurveStream | None:
         """A large file that can be read while it is searched; None for others."""

@@ -31,6 +31,7 @@ class SmoothWork:
     """See `skysieve.cluster.description.Work`.  A partition is a list of numbers of files of maps."""
 
     row = "file"
+    needed = None
     at_once: int
 
     def __init__(self, job: Job, resources: Resources) -> None:
