@@ -23,6 +23,7 @@ from skysieve.dedispersion import (
     fill_dropped,
     find_dropped,
     inject,
+    plan,
     rfi_mask,
     search,
     write_fil,
@@ -337,9 +338,13 @@ def test_the_end_of_the_search_is_stated():
     found = search(bank(x), DMS)
     late = 4149.377593 * DMS * ((TOP + STEP * (NCHAN - 1)) ** -2 - TOP**-2)
     np.testing.assert_allclose(found.until, 16 - late, atol=1.5e-3)
-    assert f"not searched: pulses of DM 400 that arrive after {found.until[-1]:.6g} s" in found.summary()
+    line = f"not searched: pulses of DM 400, the highest of the plan, that arrive after {found.until[-1]:.6g} s"
+    assert line in found.summary()
     assert found.remarks()[0] in found.summary()
     assert search(bank(x), [0.0]).remarks() == []
+    beyond = search(bank(x), plan(bank(x), 395))  # a DM of the plan, not the one that was asked for
+    assert beyond.dms[-1] > 395
+    assert f"pulses of DM {beyond.dms[-1]:g}, the highest of the plan, that arrive" in beyond.summary()
 
 
 @pytest.mark.slow

@@ -277,7 +277,8 @@ def plan(
     data : Filterbank, Observation, path or sequence of paths
         The channels and the sampling time; of a file only the header is read.
     dm_max, dm_min : float
-        Range of the DMs, pc / cm^3.  If both are equal, this is the only DM.
+        Range of the DMs, pc / cm^3.  If both are equal, this is the only DM.  With the rules "loss" and "tolerance",
+        and with "presto" and subbands, the last DM may be above ``dm_max``, so that pulses up to ``dm_max`` are found.
     rule : {"loss", "presto", "tolerance", "survey", "list"}, optional
         "loss": a pulse between two DMs loses at most ``max_loss`` of its S/N (Cordes & McLaughlin 2003).
         "presto": the rules of PRESTO's DDplan; as there, the last DM is up to a step below ``dm_max``.

@@ -218,8 +218,8 @@ class Candidates(Result):
             cut = self.searched - (self.until[-1] + late)
         if cut > 1.5 * obs.tsamp:
             found.append(
-                f"not searched: pulses of DM {self.dms[-1]:g} that arrive after {self.until[-1]:.6g} s, "
-                f"{cut:.4g} s before the end of the data (at lower DMs later, up to "
+                f"not searched: pulses of DM {self.dms[-1]:g}, the highest of the plan, that arrive after "
+                f"{self.until[-1]:.6g} s, {cut:.4g} s before the end of the data (at lower DMs later, up to "
                 f"{self.until[0]:.6g} s at DM {self.dms[0]:g}): the end of the data cuts their sweep"
             )
         return found
