@@ -121,6 +121,28 @@ def test_a_run_that_continues_makes_the_pictures_that_are_missing(night, tmp_pat
     assert (tmp_path / "n.csv").read_bytes() == table
 
 
+def test_a_run_that_continues_knows_its_own_outputs(night, tmp_path):
+    """The table of another command is not taken for that of the run, and replaced only with --overwrite."""
+    tables = tmp_path / "tables"
+    options = ("search", night, *DMS, "-o", tables, "--format", "csv", "--resume", "--plot", tmp_path / "pictures")
+    run(*options, code=FAILED_SOME)
+    made = {path.name: path.read_bytes() for path in tables.iterdir()}
+    assert sorted(made) == ["b0.fil.csv", "b1.fil.csv", "b2.fil.csv"]
+    assert run(*options, code=FAILED_SOME).count("was finished before") == 3
+    (tmp_path / "pictures" / "b2.fil.png").write_bytes(b"another picture")
+    run("search", night / "b1.fil", *DMS, "--threshold", 12, "-o", tables / "b1.fil.csv", "--overwrite")
+    other = (tables / "b1.fil.csv").read_bytes()
+    said = run(*options, code=2)
+    assert f"{tables / 'b1.fil.csv'}: exists; use --overwrite to replace it" in said
+    assert (tables / "b1.fil.csv").read_bytes() == other
+    assert run(*options, "--overwrite", code=FAILED_SOME).count("was finished before") == 1
+    assert {path.name: path.read_bytes() for path in tables.iterdir()} == made
+    assert (tmp_path / "pictures" / "b2.fil.png").read_bytes().startswith(b"\x89PNG")
+    (tables / "b0.fil.csv").unlink()
+    assert run(*options, code=FAILED_SOME).count("was finished before") == 2
+    assert (tables / "b0.fil.csv").read_bytes() == made["b0.fil.csv"]
+
+
 def test_results_come_in_order_from_devices_that_work_at_once():
     both, used = threading.Barrier(2), []
 

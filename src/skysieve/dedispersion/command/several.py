@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,8 @@ from skysieve.core.command import (
     with_option,
 )
 from skysieve.core.errors import one_line
-from skysieve.core.files import expand, is_pattern, save_figure
-from skysieve.core.parts import PartsFolder, continues, fingerprint
+from skysieve.core.files import before_naming, expand, is_pattern, save_figure, written
+from skysieve.core.parts import PartsFolder, continues, fingerprint, parts_folder, read_json
 from skysieve.dedispersion.data.readers import FOLDER_SUFFIXES
 
 from .at_once import FILE_ERRORS, Helpers, devices_for, most_helpers, results_of
@@ -94,17 +95,18 @@ class Outputs:
 
     def check(self, names: list[str]) -> None:
         """Refuse, before any work, outputs that could not be written at the end."""
-        replaces = self.overwrite or continues(self.table, self.resume)
+        resumes = continues(self.table, self.resume)
         check_output(self.table, may_replace(self.table, self.resume, self.overwrite), folder=self.folder)
         for name, folder in (("--plot", self.plots), ("--cutouts", self.cutouts)):
             check_output(folder, folder=True)
             if folder is not None and folder.suffix:
                 raise ValueError(f"{name} {folder}: expected the name of a folder, because there are several files")
-        if replaces:
+        if self.overwrite:
             return
+        own = Made.in_folder(parts_folder(self.table)) if resumes and self.table is not None else None
         for name in names:
-            for path in self.of(name):
-                if path.exists():
+            for path in [self.table_of(name)] * self.folder if own is not None else self.of(name):
+                if path.exists() and (own is None or fingerprint(path) not in own):
                     raise FileExistsError(f"{path}: exists; use --overwrite to replace it, or another name")
 
     def of(self, name: str, candidates: int = 1) -> list[Path]:
@@ -290,7 +292,8 @@ class _Run:
             except FILE_ERRORS as error:
                 self._report(number, error)
                 continue
-            if before is not None and all(path.exists() for path in self.outputs.of(self.names[number], len(before))):
+            outputs = [] if before is None else self.outputs.of(self.names[number], len(before))
+            if part is not None and before is not None and Made(part).complete(outputs):
                 self.found[number] = before
                 self.messages.say(f"{self._where(number)}: was finished before, {counted(len(before), 'candidate')}")
             else:
@@ -311,9 +314,15 @@ class _Run:
         if self.outputs.folder:
             target = self.outputs.table_of(self.names[number])
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_candidates(one, target, self.outputs.form)
+            if part is not None:
+                before_naming[target.resolve()] = partial(Made(part).add, target)
+            try:
+                write_candidates(one, target, self.outputs.form)
+            finally:
+                before_naming.pop(target.resolve(), None)
         self.found[number] = light = without_events(one)
         if part is not None and not_drawn is None:  # otherwise --resume searches it again, and draws it
+            Made(part).set(self.outputs.of(self.names[number], len(light)))
             light.save(part)
         self._show(number, one)
 
@@ -373,6 +382,59 @@ def part_of(folder: Path, file: Path) -> Path:
     """The path at which the candidates of a file are stored, from its name, size and modification time."""
     digest = hashlib.sha256(json.dumps(fingerprint(file)).encode()).digest()
     return folder / f"{int.from_bytes(digest[:8]):020d}.npz"
+
+
+@dataclass
+class Made:
+    """The outputs of a file by their sizes and times of change, in a list beside its stored candidates.
+
+    A run that continues thus neither takes outputs of another command for its own, nor replaces them.
+
+    Attributes
+    ----------
+    part : Path
+        See `part_of`.
+    """
+
+    part: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> list[Any]:
+        """The outputs of all files of a run."""
+        return [state for path in sorted(folder.glob("[0-9]*.json")) for state in cls(path).states()]
+
+    def states(self) -> list[Any]:
+        """The list; empty if it is missing or damaged."""
+        path = self.part.with_suffix(".json")
+        found = read_json(path) if path.exists() else None
+        return found if isinstance(found, list) else []
+
+    def complete(self, outputs: list[Path]) -> bool:
+        """Whether outputs are those that were made with the stored candidates."""
+        states = self.states()
+        for path in outputs:
+            place = path.resolve()
+            made = [state for state in states if place in (Path(state[0]), *Path(state[0]).parents)]
+            if not path.exists() or _states_of(path) != made:
+                return False
+        return True
+
+    def add(self, output: Path, complete: Path) -> None:
+        """Add an output before the complete file has its name."""
+        self._save([*self.states(), [str(output.resolve()), *fingerprint(complete)[1:]]])
+
+    def set(self, outputs: list[Path]) -> None:
+        """List outputs, of which folders stand for their files."""
+        self._save([state for path in outputs for state in _states_of(path)])
+
+    def _save(self, states: list[Any]) -> None:
+        with written(self.part.with_suffix(".json")) as file:
+            file.write_text(json.dumps(states), encoding="utf-8")
+
+
+def _states_of(path: Path) -> list[Any]:
+    """The fingerprint of a file, or of each file of a folder."""
+    return [fingerprint(file) for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
 
 
 def finished(part: Path) -> Candidates | None:
