@@ -170,6 +170,29 @@ def test_a_file_without_rows_is_left_out(tmp_path):
     assert json.loads((tmp_path / "p" / "manifest.json").read_text())["rows"] == 4
 
 
+def test_a_run_continues_from_another_folder(tmp_path, monkeypatch):
+    """Relative paths may be written differently if they mean the same files."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    for folder in (here, other):
+        folder.mkdir()
+        curves(folder / "a.parquet", 6)
+    monkeypatch.chdir(here)
+    divided = ("--cluster", "serial", "--partition", "2")
+    run("period", "a.parquet", *RANGE, "-o", "p", *divided)
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path("p").glob("part-*")}
+    assert len(before) == 3
+    (here / "p" / "part-000001.parquet").unlink()
+    monkeypatch.chdir(tmp_path)
+    said = run("period", "other/a.parquet", *RANGE, "-o", "here/p", *divided, "--resume", code=2)
+    assert f"repeat that run's command in {here}, or with absolute paths, use --overwrite" in said
+    run("period", "here/a.parquet", *RANGE, "-o", "here/p", *divided, "--resume")
+    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in (here / "p").glob("part-*")}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"part-000001.parquet"}
+    assert all(before[name][0] == after[name][0] for name in before)
+    run("period", here / "a.parquet", *RANGE, "-o", here / "p", *divided, "--resume")
+
+
 def test_no_object_with_a_period_is_exit_code_1(tmp_path):
     (tmp_path / "a.csv").write_text("time,mag\n1,2\n2,2\n")
     words = (*RANGE, "-o", tmp_path / "p.csv", "--overwrite")

@@ -216,6 +216,26 @@ class Job:
         """The path of a file, relative to the folder in which the job was made."""
         return Path(self.cwd, name)
 
+    def same_but_for_paths(self, other: Job) -> bool:
+        """Whether a job that was made in another folder differs only in how its relative paths are written."""
+
+        def same(mine: Any, theirs: Any) -> bool:
+            if isinstance(mine, dict) and isinstance(theirs, dict):
+                return mine.keys() == theirs.keys() and all(same(mine[key], theirs[key]) for key in mine)
+            if isinstance(mine, list) and isinstance(theirs, list):
+                return len(mine) == len(theirs) and all(map(same, mine, theirs))
+            if isinstance(mine, str) and isinstance(theirs, str) and mine != theirs:
+                return os.path.realpath(self.at(mine)) == os.path.realpath(other.at(theirs))
+            return bool(mine == theirs)
+
+        facts = [
+            [job.command, {k: v for k, v in job.options.items() if k not in ("device", "format")}, job.partitions,
+             job.plan, job.version, job._common]
+            for job in (self, other)
+        ]  # fmt: skip
+        mine, theirs = json.loads(json.dumps(facts))
+        return same(mine, theirs)
+
     def facts(self) -> dict[str, Any]:
         """The job as JSON values; ``Job(**facts)`` makes it again."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "notes"}

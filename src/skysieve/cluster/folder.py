@@ -284,6 +284,8 @@ class RunFolder:
             before = Job(**found["job"])
             if self.job.device == "auto":
                 self.job = replace(self.job, device=before.device)
+            if resume and before.cwd != self.job.cwd and before.same_but_for_paths(self.job):
+                self.job = replace(before, inputs=self.job.inputs, device=self.job.device, output=str(self.output))
             self._written = found.get(WRITTEN, [])
             continues = resume and (before.common_key, before.device) == (self.job.common_key, self.job.device)
             if overwrite or not any(self.folder.glob("part-*.parquet")):
@@ -300,9 +302,10 @@ class RunFolder:
                 names = [n for n in new if n not in ("output", "cwd") and old.get(n) != new[n]]
                 if names == ["options"]:
                     names = sorted(n for n in new["options"] if old["options"].get(n) != new["options"][n])
+                there = "" if before.cwd == self.job.cwd else f" in {before.cwd}, or with absolute paths"
                 raise ValueError(
                     f"{self.folder} holds partitions of a run with other {', '.join(names)}; repeat that run's "
-                    "command, use --overwrite, or delete the folder"
+                    f"command{there}, use --overwrite, or delete the folder"
                 )
         remove_leftovers(self.folder)
         if self.folder != self.output:
