@@ -16,6 +16,7 @@ from skysieve.core.command import (
     FAILED_SOME,
     OUTPUT,
     USER_ERROR,
+    CommandLine,
     DeviceOption,
     JsonOption,
     OverwriteOption,
@@ -316,6 +317,7 @@ def application(only: str | None = None) -> typer.Typer:
     """
     line = typer.Typer(
         name="skysieve",
+        cls=CommandLine,
         help="Searches of large astronomical data on GPUs or CPUs. Start with: skysieve demo",
         no_args_is_help=True,
         rich_markup_mode="markdown",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 from zipfile import BadZipFile
@@ -410,3 +411,26 @@ def test_a_full_standard_output_is_one_line():
         command = [sys.executable, "-m", "skysieve", "--version"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (2, b"skysieve: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "message"),
+    [
+        (("period", "a.csv", "--nf", "abc"), "--nf", "'abc': expected a whole number"),
+        (("period", "a.csv", "--nf", "1.5"), "--nf", "'1.5': expected a whole number"),
+        (("period", "a.csv", "--fmax", "1,5"), "--fmax", "'1,5': expected a number"),
+        (("period", "a.csv", "--threads", "0"), "--threads", "'0': expected a number of at least 1"),
+        (("period", "a.csv", "--threads", "5000"), "--threads", "'5000': expected a number of at most 4096"),
+        (("period", "a.csv", "--dtype", "float16"), "--dtype", "'float16': expected one of float64, float32"),
+        (("dedisp", "plan", "a.fil", "--rule", "x"), "--rule", "'x': expected one of loss, presto, tolerance"),
+        (("period", "a.csv", "--method", "x"), "--method", "'x': expected one of auto, direct, nufft, finufft"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_expected(words, option, message):
+    """Versions of typer that read values by click have other words for the same facts."""
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "400"})
+    assert result.exit_code == 2
+    assert f"'{option}'" in result.stderr
+    assert message.partition(":")[0].strip("'") in result.stderr
+    if find_spec("typer._adapters") is not None:
+        assert f"Invalid value for '{option}': {message}" in result.stderr

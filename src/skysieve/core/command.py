@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import BadZipFile
 
 import typer
+from typer.core import TyperGroup
 
 from .errors import EXTRAS, MemoryBudgetError, install_hint, one_line
 
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
-    "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "Dtype", "Messages",
-    "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
-    "needs", "nobody_reads", "option", "read_stdin", "report_errors", "sigterm_interrupts",
-    "table_format", "terminal", "with_option", "write_stdout",
+    "CLUSTER", "COMPUTATION", "FAILED_SOME", "INTERRUPTED", "OUTPUT", "STDIO", "USER_ERROR", "CommandLine", "Dtype",
+    "Messages", "check_output", "check_outputs", "check_picture", "choice", "counted", "drop_stdout", "flat_options",
+    "needs", "nobody_reads", "option", "read_stdin", "report_errors", "sigterm_interrupts", "table_format",
+    "terminal", "with_option", "write_stdout",
 ]  # fmt: skip
 
 FAILED_SOME, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -65,6 +66,49 @@ def choice(*names: str, values: Iterable[str], help: str, panel: str) -> Any:
         return value
 
     return option(*names, help=help, panel=panel, metavar="|".join(known), parser=check, autocompletion=lambda: known)
+
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"), "greater_than": ("above", "gt"), "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}  # fmt: skip
+"""Types of pydantic's errors: the bound in words, and the key of its value."""
+
+
+class CommandLine(TyperGroup):
+    """A group of commands whose errors of values name the value as it was typed, and what was expected."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the arguments of a command and run it."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = _in_our_words(error)
+            raise
+
+
+def _in_our_words(error: typer.BadParameter) -> str:
+    """The message of an error that typer found in a value; as it is if the value is named already.
+
+    Recent versions of typer read values by pydantic, whose messages do not have the value.
+    """
+    listed = getattr(error.__cause__, "errors", None)
+    if listed is None:
+        return error.message
+    first = listed()[0]
+    kind, names = first["type"], re.search(r"is not one of ('.*')", first["msg"])
+    if kind in _BOUNDS:
+        words, key = _BOUNDS[kind]
+        expected = f"a number {'of ' if words.startswith('at') else ''}{words} {first['ctx'][key]:g}"
+    elif kind.startswith("int_"):
+        expected = "a whole number"
+    elif kind.startswith("float_"):
+        expected = "a number"
+    elif names is not None:
+        expected = "one of " + ", ".join(re.findall(r"'([^']*)'", names[1]))
+    else:
+        return error.message
+    return f"{str(first['input'])!r}: expected {expected}"
 
 
 COMPUTATION, OUTPUT = "Computation", "Output"
