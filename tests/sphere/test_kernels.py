@@ -120,6 +120,35 @@ def test_q_and_u_with_a_kernel_that_reaches_the_antipode(scale):
     assert np.abs(both[0] - both[1]).max() < 1e-8 * both[1].std()
 
 
+def summed(function, nside, sky):
+    """The sum over all pixels of nside, with the angles from the chords to each pixel and to its opposite one."""
+    theta, phi, weight = Healpix(nside).table("none").pixels()
+    at = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)])
+    near, far = (np.sqrt(((at[:, :, None] - sign * at[:, None, :]) ** 2).sum(axis=0)) for sign in (1, -1))
+    return function(2 * np.arctan2(near, far)) @ (weight * sky)
+
+
+SLOPES = {
+    "exp": lambda t: np.exp(-t),
+    "line": lambda t: np.pi - t,
+    "wide": lambda t: (1 + t * t) ** -3.0,
+    "wings": lambda t: (1 + (t / 0.1) ** 2) ** -1.5,
+    "ring": lambda t: t**3 * np.exp(-4 * t),
+}
+"""Kernels with a slope at the antipode."""
+
+
+@pytest.mark.parametrize("name", list(SLOPES))
+def test_a_slope_at_the_antipode(name):
+    """Opposite pixels of the grid get the kernel's value, although a slope there is a cusp of the chord."""
+    sky = np.random.default_rng(0).normal(size=192)
+    expected = summed(SLOPES[name], 4, sky)
+    with ConvolvePlan(
+        from_function(SLOPES[name]), Healpix(4), method="direct", quadrature="none", device="cpu"
+    ) as plan:
+        assert np.abs(plan.execute(sky) - expected).max() < 1e-10 * expected.std()
+
+
 @pytest.mark.parametrize("name", ["gaussian", "mexican hat", "cusp", "top hat"])
 def test_the_window_as_applied_is_nearly_the_kernels(name):
     k = KERNELS[name]
