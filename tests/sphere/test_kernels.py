@@ -149,6 +149,28 @@ def test_a_slope_at_the_antipode(name):
         assert np.abs(plan.execute(sky) - expected).max() < 1e-10 * expected.std()
 
 
+@pytest.mark.parametrize(("name", "taken"), [("exp", 0), ("line", 0), ("wide", 2), ("wings", 3), ("ring", 2)])
+def test_ring_refuses_an_eps_that_it_does_not_reach(name, taken):
+    """Of five values of eps, the smallest are refused; the others are reached."""
+    sky = np.random.default_rng(0).normal(size=12 * 16**2)
+    expected = summed(SLOPES[name], 16, sky)
+    found = 0
+    for eps in (1e-5, 1e-6, 1e-7, 1e-9, 1e-11):
+        try:
+            plan = ConvolvePlan(
+                from_function(SLOPES[name]), Healpix(16), method="ring", quadrature="none", device="cpu", eps=eps
+            )
+        except ValueError as error:
+            assert f"the kernel's modes do not fall below eps={eps:g}" in str(error)  # noqa: PT017
+            continue
+        with plan:
+            error = plan.execute(sky) - expected
+            assert np.sqrt((error**2).mean()) < eps * np.sqrt((expected**2).mean())
+        found += 1
+    assert found >= taken
+    assert found < 5
+
+
 @pytest.mark.parametrize("name", ["gaussian", "mexican hat", "cusp", "top hat"])
 def test_the_window_as_applied_is_nearly_the_kernels(name):
     k = KERNELS[name]

@@ -86,6 +86,14 @@ def chord_terms(theta: NDArray[np.float64], o: NDArray[np.int64], i: NDArray[np.
     return 4 * np.sin((theta[i] - theta[o]) / 2) ** 2, 4 * np.sin(theta[i]) * np.sin(theta[o])
 
 
+def _reachable(radial: Radial, eps: float, spin: int) -> float:
+    """The eps to which modes are cut.
+
+    With spin 2 it is not below the error of the table, which is largest around the antipode, where the kernel is 0.
+    """
+    return max(eps, _FLOOR, 4 * radial.error if spin else 0.0)
+
+
 def _mode_curve(
     radial: Radial, eps: float, limit: float, most: int, spin: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -108,7 +116,7 @@ def highest_mode(radial: Radial, s: float, eps: float, most: int, spin: int) -> 
     half = 2 * math.asin(ratio) if ratio < 1 else math.pi
     n = 1 << max(7, math.ceil(math.log2(32 * math.pi / half)))
     most = max(most, n)
-    eps = max(eps, _FLOOR, 4 * radial.error)
+    eps = _reachable(radial, eps, spin)
     while n <= 4 * most:
         near = min(n // 2, int(half * n / (2 * math.pi)) + 1) + 1  # samples within the support
         x = 4 * s * s * np.sin(np.arange(near) * (math.pi / n)) ** 2
@@ -160,6 +168,13 @@ def _spread(count: int, wanted: int) -> NDArray[np.int64]:
     return np.unique(np.rint(np.linspace(0, 1, wanted) ** 1.5 * (count - 1)).astype(np.int64))
 
 
+def _some_rings(table: RingTable, o: int, first: int, last: int, wanted: int) -> NDArray[np.int64]:
+    """Some of the rings within the support of ring o, with the opposite one, where a kernel may have a cusp."""
+    some = np.linspace(first, last - 1, wanted).astype(np.int64)
+    opposite = int(np.abs(table.theta - (math.pi - table.theta[o])).argmin())
+    return np.unique([*some, opposite] if first <= opposite < last else some)
+
+
 def _powers(
     table: RingTable, radial: Radial, spin: int, o: int, i: NDArray[np.int64], n: int
 ) -> tuple[NDArray[np.float64], float]:
@@ -183,11 +198,11 @@ def _enough(
 ) -> bool:  # fmt: skip
     """Quick check of a polar zone: whether no pair omits more than 0.6 ``eps`` of the contribution of a large ring."""
     for o in zone[np.unique(np.linspace(0, zone.size - 1, _LOOKS + 2).astype(np.int64)[1:-1])]:
-        i = np.unique(np.linspace(first[o], last[o] - 1, _SOME).astype(np.int64))
+        i = _some_rings(table, o, first[o], last[o], _SOME)
         kept = _with_margin(np.minimum(bound[o], bound[i]), spin)
         n = 1 << max(7, math.ceil(math.log2(4 * float(kept.max()) + 1)))
         rest, whole = _powers(table, radial, spin, int(o), i, n)
-        if (rest[np.arange(len(i)), kept] > (0.6 * max(eps, _FLOOR, 4 * radial.error)) ** 2 * whole).any():
+        if (rest[np.arange(len(i)), kept] > (0.6 * _reachable(radial, eps, spin)) ** 2 * whole).any():
             return False
     return True
 
@@ -197,11 +212,11 @@ def _raise(
     zone: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64],
 ) -> None:  # fmt: skip
     """Raise the highest modes of rings around a pole to the modes that pairs need; infinite if these do not end."""
-    least = (max(eps, _FLOOR, 4 * radial.error) / 4) ** 2
+    least = (_reachable(radial, eps, spin) / 4) ** 2
     places = zone[_spread(zone.size, _SOME)]
     wanted = []
     for o in places:
-        i = np.unique(np.linspace(first[o], last[o] - 1, 2 * _SOME).astype(np.int64))
+        i = _some_rings(table, o, first[o], last[o], 2 * _SOME)
         n = 1 << max(8, math.ceil(math.log2(3 * float(raised[i].max()) + 1)))
         while True:
             rest, whole = _powers(table, radial, spin, int(o), i, n)
