@@ -195,7 +195,7 @@ def fit_baseline(m, low, high, parts, sigma, fit, work):
 
     Returns ``d``; ``fit[j]`` is the baseline in the middle of parts ``j d : (j + 1) d``.  0 if there are too few.
     """
-    space = np.empty(2 * parts)
+    space = work[6 * parts : 8 * parts]
     found = 0
     for d in STEPS:
         if LEAST_STEPS * d > parts:

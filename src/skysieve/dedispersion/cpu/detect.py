@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from skysieve.core.cpu.jit import njit
+from skysieve.core.cpu.jit import ZERO, njit
 from skysieve.dedispersion.contract import CLIP, NOISE, UNIT
 
 from .simd import WIDE, any_window
@@ -242,14 +242,13 @@ def fixed_points(y, first, n, level, sigma, total, prefix, at):
 
 
 @njit(**JIT)
-def normalise(y, count, block, noise, parts, counts, spare, flat, drifts, levels, prefix):
+def normalise(y, count, block, noise, parts, counts, spare, flat, drifts, levels, out, prefix):
     """Prefix sums of the fixed-point samples of a row that begins with a block.
 
     With a baseline (``parts``), `find_levels` has written ``levels[:, 0]``, and blocks whose level drifts
     (``drifts[b] >= 0``) are taken from ``flat``, see `subtract_baselines`.  A last block of less than a quarter takes
-    the noise of the block before it.
+    the noise of the block before it.  ``out`` is scratch memory for three numbers.
     """
-    out = np.empty(3)
     prefix[0] = 0
     total = np.int32(0)
     for b in range((count + block - 1) // block):
@@ -310,13 +309,13 @@ def first_window(prefix, s, stop, width, scale, threshold):
 
 
 @njit(**JIT)
-def next_crest(prefix, s, stop, widths, scales, k, threshold, dip, out):
+def next_crest(prefix, s, stop, widths, scales, k, threshold, dip):
     """Whether windows of width number ``k`` that begin at ``s`` or later, and end by ``stop``, have a peak.
 
     A peak reaches the threshold, and after it the S/N falls by more than ``dip``, to less than the fraction `VALLEY` of
-    the peak, and rises in the same way.  ``out`` gets the middle of that valley and the sample from which to look for
-    the next peak; ``stop`` twice if there is none.  Lower peaks have no effect, so the first window that reaches the
-    threshold is looked for first.
+    the peak, and rises in the same way.  The middle of that valley and the sample from which to look for the next peak
+    are returned as well; ``stop`` twice if there is none.  Lower peaks have no effect, so the first window that reaches
+    the threshold is looked for first.
     """
     rising, high = True, False
     top, bottom, cut = np.float32(-np.inf), np.float32(np.inf), s
@@ -333,29 +332,26 @@ def next_crest(prefix, s, stop, widths, scales, k, threshold, dip, out):
             bottom, cut = f, u
         elif f > bottom + dip and VALLEY * f > bottom:
             if high:
-                out[0], out[1] = cut + w // 2, u
-                return True
+                return True, cut + w // 2, u
             rising, top = True, f
-    out[0] = out[1] = stop
-    return top >= threshold if rising else high
+    return top >= threshold if rising else high, stop, stop
 
 
 @njit(**JIT)
-def best_within(prefix, first, stop, widths, scales, even, out):
+def best_within(prefix, first, stop, widths, scales, even):
     """Highest S/N of the windows within samples ``first : stop``, above ``even`` times the root of their width.
 
-    ``even`` is for windows of ``UNIT**-2`` samples.  ``out`` gets the window's centre and width number.
+    ``even`` is for windows of ``UNIT**-2`` samples.  The window's centre and width number are returned as well.
     """
-    best = np.float32(-np.inf)
+    best, at, which = np.float32(-np.inf), first, 0
     for k in range(len(widths)):
         w = widths[k]
         expected = even / scales[k]
         for s in range(first, stop - w + 1):
             f = np.float32(np.int32(prefix[s + w] - prefix[s])) * scales[k] - expected
             if f > best:
-                best = f
-                out[0], out[1] = s + w // 2, k
-    return best
+                best, at, which = f, s + w // 2, k
+    return best, at, which
 
 
 @njit(**JIT)
@@ -383,14 +379,14 @@ def pointed(prefix, begin, k, widths, scales, threshold, dip, row, found, n_foun
         few += 1
     if few == 0:
         return n_found
-    out = np.empty(2, np.int64)
     whole = np.float32(np.int32(prefix[begin + w] - prefix[begin])) * scales[k]
-    if best_within(prefix, begin, begin + w, widths[:few], scales, POINTED * whole * scales[k], out) > dip:
-        v = widths[out[1]]
-        s = out[0] - v // 2
-        f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[out[1]]
+    above, t, which = best_within(prefix, begin, begin + w, widths[:few], scales, POINTED * whole * scales[k])
+    if above > dip:
+        v = widths[which]
+        s = t - v // 2
+        f = np.float32(np.int32(prefix[s + v] - prefix[s])) * scales[which]
         if f >= threshold:
-            n_found = add_event(row, out[0], out[1], f, found, n_found)
+            n_found = add_event(row, t, which, f, found, n_found)
     return n_found
 
 
@@ -427,8 +423,7 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
     if loud:
         beside = max(beside, min(hidden(w, f, threshold), widths[-1] // 2 + widths[-1] // 4 - (w - w // 2)))
     first, stop = max(0, start - beside), min(count, start + w + beside)
-    out = np.empty(2, np.int64)
-    most, which = 1, 0
+    most, which = 1, ZERO
     for j in range(k, -1, -1):
         v = widths[j]
         if 3 * v > w and not loud:
@@ -437,38 +432,34 @@ def split(prefix, count, t, k, f, widths, scales, threshold, dip, row, found, n_
             break
         n, s = 0, first
         while s + v <= stop:
-            n += next_crest(prefix, s, stop, widths, scales, j, threshold, dip, out)
-            s = out[1]
+            crest, _, s = next_crest(prefix, s, stop, widths, scales, j, threshold, dip)
+            n += crest
         if n > most:
             most, which = n, j
-    if most < 2:
-        return pointed(prefix, start, k, widths, scales, threshold, dip, row, found, n_found)
     v, s, begin, n = widths[which], first, first, 0
-    for turn in range(2):  # are there two events?  Then write them
+    for turn in range(2 if most > 1 else 0):  # are there two events?  Then write them
         s, begin = first, first
         while s + v <= stop:
-            crest = next_crest(prefix, s, stop, widths, scales, which, threshold, dip, out)
-            end, s = out[0], out[1]
+            crest, end, s = next_crest(prefix, s, stop, widths, scales, which, threshold, dip)
             if crest:
                 own = loud and begin <= start and end >= start + w
                 away = loud and (end <= start or begin >= start + w)
-                g = f
-                if own:
-                    out[0], out[1] = t, k
-                else:
-                    g = best_within(prefix, begin, end, widths, scales, np.float32(0), out)
+                g, at, i = f, t, k
+                if not own:
+                    g, at, i = best_within(prefix, begin, end, widths, scales, np.float32(0))
                 wanted = g >= threshold and not (away and g > f)
                 if wanted and turn == 0:
                     n += 1
                 elif wanted:
-                    n_found = add_event(row, out[0], out[1], g, found, n_found)
+                    n_found = add_event(row, at, i, g, found, n_found)
                     n_found = pointed(
-                        prefix, out[0] - widths[out[1]] // 2, out[1], widths, scales, threshold, dip, row, found,
-                        n_found,
-                    )  # fmt: skip
+                        prefix, at - widths[i] // 2, i, widths, scales, threshold, dip, row, found, n_found
+                    )
             begin = end
         if n < 2:
-            return pointed(prefix, start, k, widths, scales, threshold, dip, row, found, n_found)
+            break
+    if n < 2:
+        return pointed(prefix, start, k, widths, scales, threshold, dip, row, found, n_found)
     return n_found
 
 

@@ -547,6 +547,7 @@ class _Rows:
         self.kind, self.spare = KINDS.index(sums.dtype.kind), what.scratch(sums.dtype)
         blocks, parts = -(-count // what.block), what.parts
         self.counts, self.levels = np.zeros(detect.BINS + 1, np.int64), np.empty((blocks, 2))
+        self.noise = np.empty(3)
         self.prefix = np.zeros(count + what.widths[-1] + WIDE + 1, np.int32)
         self.flat = np.empty(0, sums.dtype)
         self.means, self.drifts = np.empty((blocks + 2) * parts), np.full(blocks, -1.0)
@@ -576,7 +577,7 @@ class _Rows:
         what = self.what
         detect.normalise(
             self.sums[row], count, what.block, what.noise_kind, what.parts, self.counts, self.spare, self.flat,
-            self.drifts, self.levels, self.prefix,
+            self.drifts, self.levels, self.noise, self.prefix,
         )  # fmt: skip
 
     def find(self, row: int, count: int, low: int, high: int, found: NDArray[np.float64], n: int) -> int:

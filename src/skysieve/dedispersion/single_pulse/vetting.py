@@ -94,8 +94,8 @@ SLICE = 2**24
 KNOTS, KNOT_SECONDS = 6.0, 0.25
 """Distance between the knots of the spline that is fitted to slow changes of the level: in widths, and its minimum in
 seconds."""
-SAMPLE_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS, PLACE_STEPS = 0.04, 280.0, 8.0, 9000.0, 2.0
-"""Steps of Python's interpreter for a sample of a channel, by NumPy (measured: 20 to 45 ns), for the level of a
+SAMPLE_STEPS, BAND_STEPS, BIN_STEPS, BESIDE_STEPS, PLACE_STEPS = 0.02, 280.0, 8.0, 9000.0, 2.0
+"""Steps of Python's interpreter for a sample of a channel, by NumPy (measured: 8 to 45 ns), for the level of a
 sub-band (190 to 280 us), for the windows that begin in a bin (2 to 8 us), for windows of one bin beside a candidate
 (9 ms), and for the window of a sub-band in `cpu_look.place` (1.8 to 2.1 us)."""
 WORTH = {"channel_sums": 4.0, "band_series": 5.0, "second_look": 10.0}
