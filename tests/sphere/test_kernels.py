@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.marks import slow
 
 from skysieve.sphere import (
     ConvolvePlan,
@@ -107,7 +108,7 @@ def test_the_table_is_the_profile(name):
     assert r(np.array([r.xmax * 1.001]))[0] == 0
 
 
-@pytest.mark.parametrize("scale", [0.15, 0.2])
+@pytest.mark.parametrize("scale", [0.15, slow(0.2)])
 def test_q_and_u_with_a_kernel_that_reaches_the_antipode(scale):
     """There the radial part of spin 2 has no limit, but it is multiplied by a factor that vanishes."""
     kernel = from_function(lambda t: (1 + (t / scale) ** 2) ** -3.0, normalize=True)
