@@ -213,8 +213,10 @@ def _cells(
             if error > _CELL_ERROR and xmax >= 4 and spin == 0:
                 # A slope at the antipode is a cusp of the chord.  Opposite pixels, which all grids have, are exact.
                 ends = np.cos(np.arange(DEGREE + 1) * math.pi / DEGREE)
-                powers = np.vander(ends, DEGREE + 1, increasing=True)
-                cells[-1] = np.linalg.solve(powers, exact((middle[-1] + half * ends) ** 2))
+                cells[-1] = np.linalg.solve(
+                    np.vander(ends, DEGREE + 1, increasing=True), exact((middle[-1] + half * ends) ** 2)
+                )
+                error = max(error, float(np.abs(powers @ cells[-1] - exact(x[-1])).max()) / peak)
             return np.ascontiguousarray(cells), error
         n *= 2
 
