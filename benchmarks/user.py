@@ -349,18 +349,36 @@ class Bench:
 
     def smooth(self) -> Iterator[None]:
         """``skysieve smooth``: FITS to FITS."""
-        from astropy.io import fits
-
         nside = 2048 if self.gpu else 512
-        m = np.random.default_rng(4).standard_normal((12 * nside**2 // 1024, 1024)).astype(np.float32)
-        column = fits.Column(name="I_STOKES", format="1024E", array=m)
-        table = fits.BinTableHDU.from_columns([column])
-        table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": nside, "INDXSCHM": "IMPLICIT"})
         source, out = self.folder / "map.fits", self.folder / "smooth.fits"
-        table.writeto(source, overwrite=True)
+        write_map(source, nside, 4)
         command = ["smooth", str(source), str(out), "--fwhm", "10arcmin", "--overwrite"]
         floor = f"from astropy.io import fits; fits.getdata({str(source)!r}, 1)['I_STOKES'].sum()"
         self.command(f"smooth, nside {nside}, FITS to FITS", [*command, "--device", self.device], floor)
+        yield
+
+    def maps(self) -> Iterator[None]:
+        """``skysieve smooth`` of several files, beside their smoothing by healpy, each read and written."""
+        nside, files = (1024, 32) if self.gpu else (256, 16)
+        if self.quick:
+            nside, files = 128, 4
+        folder, out = self.folder / "maps", self.folder / "smoothed"
+        folder.mkdir()
+        for k in range(files):
+            write_map(folder / f"{k:03d}.fits", nside, k)
+        names = [str(path) for path in sorted(folder.iterdir())]
+        options = ["-o", str(out), "--fwhm", "1deg", "--overwrite", "--device", self.device]
+        by_healpy = (
+            f"import healpy, numpy\nfor name in {names!r}:\n"
+            "  m = healpy.smoothing(healpy.read_map(name), fwhm=numpy.radians(1))\n"
+            f"  healpy.write_map({str(self.folder)!r} + '/healpy.fits', m, dtype='f4', overwrite=True)"
+        )
+        floor = f"from astropy.io import fits\nfor name in {names!r}: fits.getdata(name, 1)['I_STOKES'].sum()"
+        tools: dict[str, Callable[[], object]] = {"command": lambda: self.run_command(["smooth", *names, *options])}
+        if find_spec("healpy"):
+            tools["healpy, iter=3"] = lambda: self.run_python(by_healpy)
+        tools["floor"] = lambda: self.run_python(f"{self.needed}; {floor}")
+        self.row("smooth, several files", tools, 2, files=files, nside=nside)
         yield
 
     # ------------------------------------------------------------------ radio bursts
@@ -543,6 +561,16 @@ class Bench:
         shutil.rmtree(cache, ignore_errors=True)  # a helper process may still write to it
 
 
+def write_map(path: Path, nside: int, seed: int) -> None:
+    """Write a HEALPix map of white noise, float32."""
+    from astropy.io import fits
+
+    m = np.random.default_rng(seed).standard_normal((12 * nside**2 // 1024, 1024)).astype(np.float32)
+    table = fits.BinTableHDU.from_columns([fits.Column(name="I_STOKES", format="1024E", array=m)])
+    table.header.update({"PIXTYPE": "HEALPIX", "ORDERING": "RING", "NSIDE": nside, "INDXSCHM": "IMPLICIT"})
+    table.writeto(path, overwrite=True)
+
+
 def write_scaled(source: Path, path: Path, nsblk: int = 1024) -> None:
     """Write a filterbank file of bytes as PSRFITS in search mode, with a scale and an offset for each channel."""
     from astropy.io import fits
@@ -587,8 +615,8 @@ def resident_bytes() -> int:
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "bursts", "psrfits", "night", "fstat",
-         "first", "scale", "gpus")  # fmt: skip
+CASES = ("lombscargle", "batches", "one_curve", "period", "smoothing", "smooth", "maps", "bursts", "psrfits", "night",
+         "fstat", "first", "scale", "gpus")  # fmt: skip
 
 
 def _case(row: dict[str, Any]) -> str:
