@@ -144,10 +144,10 @@ def explains(j, i, row, dms, starts, widest, time, width, wide, snr, band, exces
 
 @njit(**JIT)
 def explain(
-    row, dms, starts, widest, loudest, time, width, wide, snr, band, excess, threshold, by_time, rows, when, broad,
-    loud, some, ridge, known, parent
+    row, dms, starts, widest, time, width, wide, snr, band, excess, threshold, by_time, rows, when, broad, loud, ridge,
+    known, parent
 ):  # fmt: skip
-    """Write to ``parent`` the event that explains each of some events, or -1.
+    """Write to ``parent`` the event that explains each event, or -1.
 
     Of the stronger events that explain an event, the one with the nearest DM is its parent; of several, the strongest.
     Among equally strong events, the first counts as stronger.  Events are compared DM by DM, outwards.  When that has
@@ -157,16 +157,14 @@ def explain(
     ----------
     row : int64 (n,)
         DM numbers; events are sorted by DM, then time.
-    dms, starts, widest, loudest : (ndm,), (ndm + 1,), (ndm,), (ndm,)
-        All DMs, the first event of each, and the greatest width and S/N of its events.
+    dms, starts, widest : (ndm,), (ndm + 1,), (ndm,)
+        All DMs, the first event of each, and the greatest width of its events.
     time, width, wide, snr : (n,)
     band : float64 (6,)
         See `share`.
     excess, threshold : float
     by_time, rows, when, broad, loud : (n,)
         Order of the events by time, and DM numbers, times, widths and S/N in this order.
-    some : int64
-        The events to explain.
     ridge : bool
         Whether to follow ridges: bursts that fill a part of the band.  Otherwise only the response counts.
     known : bool (n,)
@@ -178,7 +176,10 @@ def explain(
     most = 0.0
     for r in range(ndm):  # with `widest.max()` numba would load scipy.linalg in every process
         most = max(most, widest[r])
-    for i in some:
+    loudest = np.zeros(ndm)
+    for i in range(n):
+        loudest[row[i]] = max(loudest[row[i]], snr[i])
+    for i in by_time:
         if known[i] or (ridge and parent[i] >= 0):
             continue
         best, turn = -1, NEAR
@@ -235,7 +236,7 @@ def explain(
 
 
 @njit(**JIT)
-def add_up(heads, when, row, dms, time, width, wide, snr, band, excess, safe, known, found, parent, waits):
+def add_up(heads, row, dms, time, width, wide, snr, band, excess, safe, known, parent, waits):
     """Find heads that several narrower heads explain together, and make the one that contributes most their parent.
 
     The narrower heads explain a head if its S/N is at most ``excess`` above the sum of their responses, as for the
@@ -243,21 +244,21 @@ def add_up(heads, when, row, dms, time, width, wide, snr, band, excess, safe, kn
 
     Parameters
     ----------
-    heads, when : int64, float64
-        Events that nothing explains, sorted by time, and their times.
+    heads : int64
+        Events that nothing explains, sorted by time.
     safe, known : uint8 (n,)
         Whether no later event can explain an event; whether the parent of an event is known already.
-    found : int64
-        For each head -1; gets the event that contributes most.
     waits : uint8 (n,)
         Set for heads whose group may still change: those that help to explain a head that is not safe, and those that
         a head that is not safe helps to explain.
     """
     span = band[0] * (band[3] - band[2])
+    when = time[heads]
     widest = 0.0
     for i in heads:
         widest = max(widest, width[i])
     far = max(abs(band[2] - band[1]), abs(band[3] - band[1])) / max(band[3] - band[2], 1e-300)
+    found = np.full(len(heads), -1)
     for n in range(len(heads)):
         i = heads[n]
         if known[i]:

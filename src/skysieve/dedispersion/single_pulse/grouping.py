@@ -9,7 +9,6 @@ fit the pulse this is the response of Cordes & McLaughlin (2003, eq. 12-13).
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 GAP = 3.0
 """Samples above the threshold of a detector without boxcars are one event if at most this many samples lie between."""
 
-EVENT_STEPS, TOGETHER = 500.0, 64
-"""Steps of Python's interpreter for an event (measured: 40 to 520 us), and events whose time is measured together."""
+EVENT_STEPS = 500.0
+"""Steps of Python's interpreter for an event (measured: 40 to 520 us)."""
 WORTH = 4.0
 """Time of compiling the grouping, in `jit.INTERPRETED_SECONDS`."""
 
@@ -51,24 +50,6 @@ def compile_beside(dtype: np.dtype[Any] | str | None) -> None:
     use += f"from {__package__}.vetting import look_at_one; look_at_one({name!r})"
     needed = vetting.kernels()[2 if dtype is None else 0 :]
     jit.compile_beside(use, cpu_grouping.explain, cpu_grouping.add_up, *needed)
-
-
-def _explain(
-    given: tuple[Any, ...], events: NDArray[np.int64], ridge: bool, done: NDArray[np.bool_], parent: NDArray[np.int64],
-    first: bool,
-) -> None:  # fmt: skip
-    """Run `cpu_grouping.explain`; for a ``first`` answer in the interpreter, as long as that takes little time."""
-    from skysieve.core.cpu.jit import STEP_SECONDS, interpreted_if_small
-
-    from . import cpu_grouping
-
-    steps, at = EVENT_STEPS * min(TOGETHER, len(events)), 0
-    while at < len(events):
-        explain = interpreted_if_small(cpu_grouping.explain, steps if first else math.inf, WORTH)
-        stop = len(events) if explain is cpu_grouping.explain else at + TOGETHER
-        begun = time.thread_time()
-        explain(*given, events[at:stop], ridge, done, parent)
-        steps, at = (time.thread_time() - begun) / STEP_SECONDS, stop
 
 
 def group_one() -> None:
@@ -203,31 +184,27 @@ class Response:
         from . import cpu_grouping
 
         n, ndm = len(time), len(self.dms)
+        explain = interpreted_if_small(cpu_grouping.explain, EVENT_STEPS * n if first else math.inf, WORTH)
         done = np.zeros(n, bool) if known is None else known.done
         parent, waits = np.full(n, -1), np.zeros(n, np.uint8)
         starts = np.searchsorted(row, np.arange(ndm + 1))
-        widest, loudest = np.zeros(ndm), np.zeros(ndm)
+        widest = np.zeros(ndm)
         np.maximum.at(widest, row, width)
-        np.maximum.at(loudest, row, snr)
         by_time = np.argsort(time, kind="stable")
         given = (
-            row, self.dms, starts, widest, loudest, time, width, wide, snr, self.band, self.excess, self.threshold,
-            by_time, row[by_time], time[by_time], width[by_time], snr[by_time],
+            row, self.dms, starts, widest, time, width, wide, snr, self.band, self.excess, self.threshold, by_time,
+            row[by_time], time[by_time], width[by_time], snr[by_time],
         )  # fmt: skip
-        _explain(given, by_time, False, done, parent, first)
+        explain(*given, False, done, parent)
         safe = np.ones(n, bool)
         if known is not None:
             safe = done | self._safe(row, time, width, wide, snr, parent, known.frontiers)
-        _explain(given, by_time, True, done, parent, first)
+        explain(*given, True, done, parent)
         own = parent < 0 if known is None else np.where(done, known.own, parent < 0)
         heads = np.flatnonzero(own)
         heads = heads[np.argsort(time[heads], kind="stable")]
         add_up = interpreted_if_small(cpu_grouping.add_up, EVENT_STEPS * len(heads) if first else math.inf)
-        found = np.full(len(heads), -1)
-        add_up(
-            heads, time[heads], row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, found,
-            parent, waits,
-        )  # fmt: skip
+        add_up(heads, row, self.dms, time, width, wide, snr, self.band, self.excess, safe, done, parent, waits)
         return Groups(cpu_grouping.heads_of(parent), own, ~safe | (waits > 0))
 
     def _safe(
