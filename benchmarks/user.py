@@ -359,7 +359,7 @@ class Bench:
 
     def maps(self) -> Iterator[None]:
         """``skysieve smooth`` of several files, beside their smoothing by healpy, each read and written."""
-        nside, files = (1024, 32) if self.gpu else (256, 16)
+        nside, files = (512, 32) if self.gpu else (256, 16)
         if self.quick:
             nside, files = 128, 4
         folder, out = self.folder / "maps", self.folder / "smoothed"
