@@ -172,6 +172,71 @@ def test_ring_refuses_an_eps_that_it_does_not_reach(name, taken):
     assert found < 5
 
 
+def bump(t):
+    """Infinitely differentiable, and 0 from 0.5 on."""
+    return np.where(t < 0.5, np.exp(-1 / np.maximum(1e-300, 1 - (t / 0.5) ** 2)), 0.0)
+
+
+COMPACT = {
+    "cone": (lambda t: np.maximum(0, 1 - t / 0.7), 0.7),
+    "cone of power 3": (lambda t: np.maximum(0, 1 - t / 0.7) ** 3, 0.7),
+    "cone of power 5": (lambda t: np.maximum(0, 1 - t / 0.7) ** 5, 0.7),
+    "parabola": (lambda t: np.maximum(0, 1 - (t / 0.5) ** 2), 0.5),
+    "bump": (bump, 0.5),
+    "disc": (lambda t: np.where(t < 0.3, 1.0, 0.0), 0.3),
+    "disc of one pixel": (lambda t: np.where(t < 1e-3, 1.0, 0.0), 1e-3),
+}
+"""Kernels that are exactly 0 from some angle on, and this angle."""
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("name", list(COMPACT))
+def test_a_kernel_that_ends_inside_of_a_cell_of_the_grid_of_its_support(name, eps):
+    function, _ = COMPACT[name]
+    sky = np.random.default_rng(0).normal(size=12 * 16**2)
+    expected = summed(function, 16, sky)
+    with ConvolvePlan(
+        from_function(function), Healpix(16), method="direct", quadrature="none", device="cpu", eps=eps
+    ) as plan:
+        error = plan.execute(sky) - expected
+        assert np.sqrt((error**2).mean()) < max(0.6 * eps, 3e-15) * np.sqrt((expected**2).mean())
+        assert plan.truncation_error() <= 0.51 * eps
+
+
+@pytest.mark.parametrize("name", list(COMPACT))
+def test_the_window_of_a_kernel_that_ends_before_its_radius(name):
+    """The window, the window as applied and the normalisation agree with integrals up to the end."""
+    function, end = COMPACT[name]
+    kernel = from_function(function, normalize=True)
+    assert kernel.radius == pytest.approx(end, rel=1e-13 if name != "bump" else 1e-2)  # which underflows before
+    truth = window_of(function, math.nextafter(end, 0), 60, waves=200.0)
+    assert np.abs(kernel.window(60) - truth / truth[0]).max() < 1e-13
+    assert np.abs(make_radial(kernel, 1e-10).window(60) - truth / truth[0]).max() < 2e-10
+    assert kernel.hard == name.startswith("disc")
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-6])
+def test_a_kernel_that_falls_steeply_inside_of_a_cell(eps):
+    """A jump to 1e-8 of the peak, which then stays until the antipode."""
+    function = lambda t: np.where(t < 0.3, 1.0, 1e-8)  # noqa: E731
+    sky = np.random.default_rng(0).normal(size=12 * 16**2)
+    expected = summed(function, 16, sky)
+    with ConvolvePlan(
+        from_function(function), Healpix(16), method="direct", quadrature="none", device="cpu", eps=eps
+    ) as plan:
+        error = plan.execute(sky) - expected
+        assert np.sqrt((error**2).mean()) < 0.6 * eps * np.sqrt((expected**2).mean())
+        assert plan.describe()["support"] == pytest.approx(0.3, rel=eps**2)
+
+
+@pytest.mark.parametrize("width", [1e-3, 1e-4])
+def test_edges_show_a_ring_that_is_narrower_than_a_cell(width):
+    edges = [1 - width / 2, 1 + width / 2]
+    kernel = from_function(lambda t: np.where(np.abs(t - 1) < width / 2, 1.0, 0.0), edges=edges)
+    assert kernel.radius == pytest.approx(1 + width / 2, rel=1e-12)
+    assert kernel.window(0)[0] == pytest.approx(4 * math.pi * math.sin(1) * math.sin(width / 2), rel=1e-10)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "mexican hat", "cusp", "top hat"])
 def test_the_window_as_applied_is_nearly_the_kernels(name):
     k = KERNELS[name]
@@ -340,6 +405,7 @@ def test_windows_that_healpy_writes(tmp_path):
         (lambda: Needlet(17), "j=17: reaches degree 2\\^18, expected at most 131,072"),
         (lambda: Needlet(3, B=1.0), "B=1.0"),
         (lambda: from_function(lambda t: 0 * t), "zero at every angle"),
+        (lambda: from_function(lambda t: np.where(t < 1e-8, 1.0, 0.0)), "zero at every angle from 1e-07 rad on"),
         (lambda: from_function(lambda t: np.full_like(t, np.nan)), "finite"),
         (lambda: from_function(lambda t: np.cos(t), normalize=True), "integral is zero"),
         (lambda: Gaussian(fwhm=0.1).support(0), "eps=0"),

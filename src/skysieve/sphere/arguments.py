@@ -86,13 +86,13 @@ def white_error(kernel: Kernel, radius: float) -> float:
     inside, w = theta_nodes(radius, 30.0)
     used = float((kernel.profile(inside) ** 2 * w).sum())
     lost = 0.0
-    a = radius
+    a, width = radius, radius / 256  # narrow panels first: the kernel may end just beyond the radius
     while a < math.pi:
-        b = min(1.5 * a, math.pi)
+        b = min(a + width, math.pi)
         x, v = np.polynomial.legendre.leggauss(24)
         theta = (a + b) / 2 + (b - a) / 2 * x
         lost += float((kernel.profile(theta) ** 2 * np.sin(theta) * v).sum()) * (b - a) / 2
-        a = b
+        a, width = b, 2 * width
     return math.sqrt(lost / (used + lost))
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from astropy.units import Quantity
     from numpy.typing import NDArray
 
-__all__ = ["MAX_BAND", "SUPPORT_STEPS", "Angle", "Harmonic", "Kernel", "check_eps", "find_support", "read_angle"]
+__all__ = [
+    "MAX_BAND", "SUPPORT_STEPS", "Angle", "Harmonic", "Kernel", "check_eps", "find_end", "find_support", "read_angle",
+]  # fmt: skip
 
 Angle: TypeAlias = "float | str | Quantity"
 """An angle: a number (rad), text with a unit such as ``"4.7 arcmin"``, or an astropy Quantity."""
@@ -30,6 +32,8 @@ PLAIN_ANGLE = re.compile(rf"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*({'
 """Angles that are read without loading astropy's units."""
 SUPPORT_STEPS = 1024
 """Angles of the grid on which the support of a kernel is searched."""
+_PARTS, _DIVISIONS = 64, 9
+"""Parts into which a cell of that grid is divided, and how often: to the spacing of float64 from any cell."""
 MAX_BAND = 16384
 """Highest degree up to which the band limit of a kernel given in angle is searched."""
 
@@ -148,19 +152,48 @@ class Harmonic(Kernel):
         return find_support(self.profile, math.pi, eps, start=0.3 / max(1, len(k)))
 
 
-def find_support(profile: Callable[[Any], NDArray[np.float64]], radius: float, eps: float, start: float) -> float:
-    """The support of `Kernel.support`: the smallest angle of a geometric grid from ``start`` to ``radius``."""
+def find_support(
+    profile: Callable[[Any], NDArray[np.float64]], radius: float, eps: float, start: float, smooth: bool = True
+) -> float:
+    """The support of `Kernel.support`: the smallest angle of a geometric grid from ``start`` to ``radius``.
+
+    A profile that is not ``smooth`` may fall steeply or end inside a cell of the grid: each cell counts with the
+    largest of its values at both ends and in the middle, and the cell in which the support ends is divided further,
+    except for the last one: kernels that reach their radius keep all of it.
+    """
     edges = np.geomspace(start, radius, SUPPORT_STEPS + 1)
     theta, w = theta_nodes(start, 8.0)
-    f = profile(np.concatenate([theta, np.sqrt(edges[1:] * edges[:-1])]))
-    inner, outer = f[: len(theta)], f[len(theta) :]
-    area = np.cos(edges[:-1]) - np.cos(edges[1:])
-    left = []
-    for power in (1, 2):
-        rest = np.cumsum((np.abs(outer) ** power * area)[::-1])[::-1]
-        left.append(rest / (rest[0] + float((np.abs(inner) ** power * w).sum())))
-    small = (left[1] <= (eps / 2) ** 2) & (left[0] <= eps)
-    return float(edges[:-1][small][0]) if small.any() else radius
+    inner = np.abs(profile(theta))
+    powers, limits = (1, 2), (eps, (eps / 2) ** 2)
+    total: list[float] = []
+    beyond = [0.0, 0.0]
+    found = radius
+    for _ in range(1 if smooth else _DIVISIONS):
+        area = 2 * np.sin((edges[1:] + edges[:-1]) / 2) * np.sin(np.diff(edges) / 2)
+        f = np.abs(profile(np.sqrt(edges[1:] * edges[:-1])))
+        if not total:
+            total = [float((f**power * area).sum() + (inner**power * w).sum()) for power in powers]
+        if not smooth:
+            ends = np.abs(profile(edges))
+            f = np.maximum(f, np.maximum(ends[1:], ends[:-1]))
+        left = [np.cumsum(np.append(f**p * area, b)[::-1])[::-1] for p, b in zip(powers, beyond, strict=True)]
+        small = [rest <= limit * whole for rest, limit, whole in zip(left, limits, total, strict=True)]
+        first = int(np.flatnonzero(small[0] & small[1])[0])  # at least the last place, beyond which nothing counts
+        found = float(edges[first])
+        if first == 0 or found == radius:
+            break
+        beyond = [float(rest[first]) for rest in left]
+        edges = np.linspace(edges[first - 1], edges[first], _PARTS + 1)
+    return found
+
+
+def find_end(profile: Callable[[Any], NDArray[np.float64]], below: float, above: float) -> float:
+    """The largest angle from ``below``, where the profile is not 0, to ``above``, where it is, at which it is not 0."""
+    for _ in range(_DIVISIONS):
+        theta = np.linspace(below, above, _PARTS + 1)
+        last = int(np.flatnonzero(profile(theta[:-1]))[-1])
+        below, above = float(theta[last]), float(theta[last + 1])
+    return below
 
 
 def read_angle(value: Any, name: str, zero: bool = False) -> float:

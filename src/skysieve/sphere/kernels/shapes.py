@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .base import SUPPORT_STEPS, Harmonic, Kernel, check_eps, find_support, read_angle
+from .base import SUPPORT_STEPS, Harmonic, Kernel, check_eps, find_end, find_support, read_angle
 from .legendre import HEAT_SIGMA, heat_kernel, theta_nodes, window_of
 
 if TYPE_CHECKING:
@@ -302,7 +302,8 @@ class Function(Kernel):
     function : callable
         ``function(theta)``: K per sr at an array of angles (rad).
     radius : float, str or Quantity, optional
-        Angle at which the kernel ends; pi by default.  If the value there is well above zero, the kernel has an edge.
+        Angle at which the kernel ends; pi by default.  If the function is exactly 0 from a smaller angle on, the kernel
+        ends there.  If the value at its end is well above zero, the kernel has an edge.
     normalize : bool
         Scale the kernel to unit integral.
     edges : array_like, optional
@@ -329,13 +330,18 @@ class Function(Kernel):
             raise TypeError(f"function is a {type(function).__name__}, expected a function of the angle")
         self.radius = read_angle(radius, "radius")
         self._function, self._scale = function, 1.0
-        self.edges = None if edges is None else np.asarray(edges, np.float64)
-        theta = np.concatenate([[0.0], np.geomspace(1e-7, self.radius, 4 * SUPPORT_STEPS)])
-        f = self.profile(theta)
+        self.edges = None if edges is None else np.sort(np.asarray(edges, np.float64).ravel())
+        theta, f = self._sample()
         if not np.isfinite(f).all() or f.shape != theta.shape:
             raise ValueError("function: expected one finite value for each angle from 0 to radius")
         if not f.any():
             raise ValueError("function: is zero at every angle")
+        last = int(np.flatnonzero(f)[-1])
+        if last == 0:
+            raise ValueError(f"function: is zero at every angle from {theta[1]:g} rad on, expected a wider kernel")
+        if last < len(f) - 1:  # the kernel ends before the radius
+            self.radius = find_end(self.profile, float(theta[last]), float(theta[last + 1]))
+            theta, f = self._sample()
         self.positive = bool((f >= 0).all())
         self.hard = bool(self.radius < math.pi and abs(f[-1]) > 1e-9 * np.abs(f).max())
         # panels of the integrals follow the scale of the function, which may be narrow although it ends at pi
@@ -348,6 +354,15 @@ class Function(Kernel):
             if abs(total) < 1e-12 * np.abs(f).max() * self.radius**2:
                 raise ValueError("normalize=True: the kernel's integral is zero")
             self._scale = 1 / total
+
+    def _sample(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Angles from 0 to the radius, with those around the edges, and the profile there."""
+        edges = np.zeros(0) if self.edges is None else self.edges
+        between = (edges[1:] + edges[:-1]) / 2
+        grid = np.geomspace(1e-7, self.radius, 4 * SUPPORT_STEPS)
+        theta = np.concatenate([[0.0], grid, edges, between])
+        theta = np.unique(theta[(theta >= 0) & (theta <= self.radius)])
+        return theta, self.profile(theta)
 
     def profile(self, theta: Any) -> NDArray[np.float64]:
         """See `Kernel.profile`; zero beyond the radius."""
@@ -371,7 +386,7 @@ class Function(Kernel):
         check_eps(eps)
         if self.hard:
             return self.radius
-        return find_support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4)
+        return find_support(self.profile, self.radius, eps, start=float(self._panels[0]) / 4, smooth=False)
 
 
 def from_function(
@@ -388,8 +403,8 @@ def from_function(
     function : callable
         ``function(theta)``: K per sr at an array of angles (rad).
     radius : float, str or Quantity
-        Angle at which the kernel ends (rad, or with its unit).  If the value there is well above zero, the kernel
-        has an edge.
+        Angle at which the kernel ends (rad, or with its unit).  If the function is exactly 0 from a smaller angle on,
+        the kernel ends there.  If the value at its end is well above zero, the kernel has an edge.
     normalize : bool
         Whether to scale the kernel to unit integral.
     edges : array_like, optional
@@ -406,8 +421,8 @@ def from_function(
     TypeError
         `function` is not callable.
     ValueError
-        The function does not return one finite value for each angle, or is zero at all angles; `radius` is not an
-        angle; or `normalize` is True and the integral is zero.
+        The function does not return one finite value for each angle, or is zero at all angles from 1e-7 on; `radius`
+        is not an angle; or `normalize` is True and the integral is zero.
 
     Examples
     --------
