@@ -30,6 +30,7 @@ from skysieve.sphere import (
     Gaussian,
     GaussLegendre,
     Healpix,
+    MexicanHat,
     Needlet,
     Profile,
     TopHat,
@@ -276,6 +277,16 @@ def test_several_kernels_share_the_map(method):
     for i, k in enumerate(kernels):
         with ConvolvePlan(k, Healpix(16), eps=1e-10, method=method, device="cpu") as plan:
             assert error(y[:, i], plan.execute(x)) < 1e-10
+
+
+@pytest.mark.parametrize("other", [Gaussian(fwhm=0.26), Gaussian(fwhm=0.31), MexicanHat(0.11), MexicanHat(0.13)])
+def test_a_wider_range_of_modes_beside_a_kernel_does_not_change_it(other):
+    """Modes of the map that only the other kernel uses were multiplied by repeated modes of this one."""
+    x = sky(3072)
+    with ConvolvePlan(KERNELS["gaussian"], Healpix(16), eps=1e-10, method="ring", device="cpu") as plan:
+        alone = plan.execute(x)
+    with ConvolvePlan([KERNELS["gaussian"], other], Healpix(16), eps=1e-10, method="ring", device="cpu") as plan:
+        assert error(plan.execute(x)[:, 0], alone) < 1e-10
 
 
 def test_several_kernels_share_one_transform_of_the_map(monkeypatch):

@@ -210,7 +210,7 @@ def make_tables(table: RingTable, radial: Radial, pairs: Pairs, dtype: Any, spin
         cosines = np.zeros(max(1, int(starts[-1])), dtype)
         for t, (size, half) in enumerate(pairs.tables):
             own = half >= 0
-            last = size // 2 if own else size
+            last = size // 2 if own else size // 2 - 1  # higher modes of the samples repeat lower ones
             turn = wave(np.arange(2 * size) * (math.pi / size))
             fill_cosines(size, max(half, 0), own, last, rows[t], width[t], turn, cosines, starts[t])
         found.append(
