@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from tests.marks import slow
@@ -98,6 +100,26 @@ def test_a_mean_of_1e9_deviations_loses_no_digits(method, device):
         np.testing.assert_allclose(far, near, rtol=0, atol=3e-11)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("normalization", ["psd", "scargle"])
+@pytest.mark.parametrize(("dtype", "fits", "lost"), [("float32", 1e-12, 1e-27), ("float64", 1e-27, 1e-160)])
+def test_a_warning_says_that_powers_do_not_fit_into_their_numbers(normalization, dtype, fits, lost, device):
+    t, y, _ = curve()
+    options = {"normalization": normalization, "dtype": dtype, "device": device, **GRID}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        power = skysieve.lombscargle(t, y * fits, **options).power
+    expected = skysieve.lombscargle(t, y, **options).power
+    np.testing.assert_allclose(power / fits**2, expected, rtol=1e-4, atol=1e-6 * expected.max())
+    text = f"normalization='{normalization}': the power is too small or too large for {dtype}; use another unit of y"
+    with pytest.warns(UserWarning, match=text):
+        skysieve.lombscargle(t, y * lost, **options)
+    text = f"the power of 1 of 2 light curves is too small or too large for {dtype}"
+    with pytest.warns(UserWarning, match=text):
+        skysieve.lombscargle([t, t], [y, y * lost], **options)
+
+
+@pytest.mark.filterwarnings("ignore:normalization='psd'")
 @pytest.mark.parametrize("exponent", [-170, -158, -120, 120, 158, 170])
 def test_chi_square_is_right_or_missing_if_values_and_errors_share_a_scale(exponent):
     """Squares of 1e-158 and 1e158 leave the range of double precision, or lose digits."""

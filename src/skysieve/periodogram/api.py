@@ -24,6 +24,7 @@ from skysieve.periodogram.lightcurves import checks
 from skysieve.periodogram.lightcurves.sources import CurveSet, light_curves, read_once
 from skysieve.periodogram.lightcurves.units import Units, one_time_unit, strip_frequency
 from skysieve.periodogram.numerics.grid import GridRule, grid_warnings, make_rule, nothing_to_warn_of, refusal
+from skysieve.periodogram.numerics.normalization import NORMALIZATIONS, UNIT
 from skysieve.periodogram.result.assemble import assemble, settle
 
 from .contract import NAN_POLICIES, Engine, Grids, Output, Scan, Source, Spec, Status
@@ -559,6 +560,7 @@ class LombScarglePlan(Plan):
             raise _failure(curves, output, spec.min_points)
         if scan is None:
             _warn(rule, grids, output, stacklevel)
+        _warn_of_range(spec, output, stacklevel)
         result = assemble(
             output,
             grids,
@@ -675,6 +677,26 @@ def _failure(curves: CurveSet, output: Output, min_points: int) -> Exception:
         kind = SkysieveError if status == Status.FAILED else ValueError
         return kind(f"the light curve could not be searched: {status.text}")
     return ValueError(checks.explain(curves, output, min_points))
+
+
+def _warn_of_range(spec: Spec, output: Output, stacklevel: int) -> None:
+    """Warn if numbers of the dtype of the powers cannot hold them."""
+    kind = NORMALIZATIONS[spec.normalization]
+    if not stacklevel or kind.scale == UNIT:
+        return
+    numbers = np.finfo(np.float64 if output.power is None else output.power.dtype)
+    scale = kind.scale_of(output.mean_square, output.weight, output.n_used)
+    inside = (scale >= numbers.tiny / numbers.eps) & (scale <= numbers.max)
+    lost = np.count_nonzero(~inside & (output.status == Status.OK))
+    if lost:
+        names = "" if len(scale) == 1 else f" of {lost:,} of {len(scale):,} light curves"
+        wider = ", dtype='float64'" if numbers.dtype == np.float32 else ""
+        warnings.warn(
+            f"normalization={spec.normalization!r}: the power{names} is too small or too large for {numbers.dtype}; "
+            f"use another unit of y{wider} or normalization='standard'",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _warn(rule: GridRule, grids: Grids, seen: Scan | Output, stacklevel: int) -> None:
