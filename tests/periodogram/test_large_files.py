@@ -482,7 +482,7 @@ def test_marks_without_flags_leave_an_answer(fewest: int, tmp_path: Path, monkey
     flags = np.where(np.arange(len(table["mjd"])) % 2, 32768, 0).astype(np.int32)
     path = write(tmp_path / "a.parquet", table | {"catflags": flags, "magerr": np.full(len(flags), 99.99)}, 100)
     result = run("period", path, *GRID, "-o", tmp_path / "p.csv")
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == 1, result.stderr
     assert "with 99.99 for an error" in result.stderr
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 1 + N
 

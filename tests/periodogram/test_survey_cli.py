@@ -351,7 +351,7 @@ def test_damaged_parts_are_done_again(survey: Path, tmp_path: Path, monkeypatch:
     out = tmp_path / "p.csv"
     command = ("period", survey, *GRID, "--resume", "--partition", "15", "-o", out)
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "remove", lambda self: None)
+        patch.setattr(Parts, "remove", lambda self, code: None)
         assert run(*command).exit_code == 0
     whole, parts = out.read_text(), tmp_path / "p.csv.parts"
     for k, keep in ((0, 100), (2, 0)):
