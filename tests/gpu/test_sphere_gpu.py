@@ -108,14 +108,18 @@ def truth(case, eps):
 def test_the_pixel_sum(case, method, dtype):
     kernel, grid = CASES[case]
     x = sky(grid.table().npix)[0].astype(np.float32)
-    with ConvolvePlan(kernel, grid, method=method, eps=EPS[dtype], dtype=dtype, device="cuda") as plan:
+    eps, bound = EPS[dtype], ERROR[dtype]
+    if (case, method, dtype) == ("window", "ring", "float64"):
+        # the table of the window is accurate to 1e-11; below that its modes do not fall, as on the CPU
+        with pytest.raises(ValueError, match="the kernel's modes do not fall below eps=1e-12"):
+            ConvolvePlan(kernel, grid, method=method, eps=eps, dtype=dtype, device="cuda")
+        eps, bound = 1e-10, 1e-9
+    with ConvolvePlan(kernel, grid, method=method, eps=eps, dtype=dtype, device="cuda") as plan:
         found = plan.execute(x)
         assert plan.describe()["method"] == method
         assert plan.device.kind == "cuda"
     assert found.dtype == dtype
     pixels, expected = truth(case, EPS[dtype])
-    # the profile of the window is tabulated to 1e-11 over the sphere; below that its modes do not fall, as on the CPU
-    bound = 2e-9 if (case, method, dtype) == ("window", "ring", "float64") else ERROR[dtype]
     assert np.abs(found[pixels] - expected).max() <= bound * np.abs(expected).max()
 
 
