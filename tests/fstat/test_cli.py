@@ -246,7 +246,7 @@ def test_standard_input_and_output(file):
     assert result["windows"] == {"rect": "rect to 1.0", "exp": "exp to 3.0"}
     assert "1 template;" in table.stderr
     broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")
-    assert broken.stderr == "skysieve: standard input, line 1: 3 columns, expected 8\n"
+    assert broken.stderr == "skysieve: standard input, line 1: expected atoms in 8 columns, found 3\n"
 
 
 def test_an_output_is_replaced_when_asked_for(file):
@@ -306,7 +306,7 @@ def test_other_text_files_of_a_folder_are_left_alone(many, tmp_path, monkeypatch
     assert f"note: 3 text files without atoms left alone: README.TXT, a_tCW_map.dat, {table.name}" in text
     assert "33 templates, 3 of them left out" in text
     assert "z.dat holds no atoms" in text
-    assert "y.dat, line 2: 3 columns, expected 8" in text
+    assert "y.dat, line 2: expected atoms in 8 columns, found 3" in text
     assert "x.dat: " in text
     text = run("search", many, table, "-w", "rect", "--device", "cpu", code=1)
     assert "note: 2 text files without atoms left alone: README.TXT, a_tCW_map.dat" in text
@@ -314,7 +314,7 @@ def test_other_text_files_of_a_folder_are_left_alone(many, tmp_path, monkeypatch
     (many / "w.dat").rmdir()
     text = run("search", many, "-w", "rect", "-o", "a.csv", "--cluster", "serial", code=1)
     assert "note: 3 text files without atoms left alone" in text
-    assert "9 columns, expected 8" in run("search", table, "-w", "rect", code=2)
+    assert "expected atoms in 8 columns, found 9" in run("search", table, "-w", "rect", code=2)
     for path in many.glob("*.dat"):
         path.unlink()
     assert "many: no file in it holds atoms" in run("search", many, code=2)

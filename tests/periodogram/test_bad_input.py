@@ -216,6 +216,8 @@ def test_units_of_the_grid():
         lombscargle(T * u.day, Y, **GRID)
     with pytest.raises(ValueError, match=r"fmax has the unit d; one that converts to 1 / d"):
         lombscargle(T * u.day, Y, fmin=0.2 / u.day, fmax=3 * u.day)
+    with pytest.raises(ValueError, match=r"fmin has the unit m; one that converts to 1 / d"):
+        lombscargle(T * u.day, Y, fmin=0.2 * u.m, fmax=3 / u.day)
     assert lombscargle(T * u.one, Y, **GRID).period == lombscargle(T, Y, **GRID).period
 
 

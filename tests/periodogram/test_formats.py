@@ -633,6 +633,7 @@ def test_large_files_with_dates_commas_and_errors(tmp_path: Path, monkeypatch: p
         (b"ARROW1\0\0", "save it as Parquet"),
         (b"\x93NUMPY\x01\0", "array of NumPy"),
         (b"<!DOCTYPE html><html>", "page of HTML"),
+        (b"\x0c\0\0\0HEADER_START\x08\0\0\0", "filterbank: skysieve dedisp search reads it"),
         (bytes(range(256)), "is not a text table"),
         (b"\x01\x02\xe9,1\n", "is not a text table"),
     ],

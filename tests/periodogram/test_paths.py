@@ -113,7 +113,7 @@ def test_errors_of_files_are_named(star, tmp_path):
         skysieve.lombscargle(star, offsets=[0, 90])
     with pytest.raises(TypeError, match="dy is a ndarray, but a file is given: expected the name of a column"):
         skysieve.lombscargle(data=star, dy=DY)
-    with pytest.raises(TypeError, match="y is missing: expected t and y, or the path of a file"):
+    with pytest.raises(TypeError, match="y is missing: expected t and y, a table as data=, or the path of a file"):
         skysieve.lombscargle(T)
     with pytest.raises(TypeError, match="bands is missing: expected the band of each row"):
         skysieve.lombscargle_multiband(star)

@@ -214,7 +214,9 @@ def test_files_that_contradict_themselves(tmp_path):
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04" + bytes(99))
     assert "x.npz: is not a FITS file" in run(tmp_path / "x.npz", tmp_path / "o2.fits", "--fwhm", "15deg").output
     (tmp_path / "x.fits").write_text("hello")
-    assert "x.fits: is not a FITS file" in run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+    said = run(tmp_path / "x.fits", tmp_path / "o2.fits", "--fwhm", "15deg").output
+    assert "x.fits: is not a FITS file" in said
+    assert "ignore_missing_simple" not in said
 
 
 def test_q_and_u_of_different_units_are_refused(tmp_path, sky):
@@ -337,6 +339,8 @@ def test_the_output_by_its_place(tmp_path, sky):
     for both in ((), (tmp_path / "c.fits", "-o", tmp_path / "d.fits")):
         result = run(tmp_path / "in.fits", *both, *args)
         assert (result.exit_code, "expected one file to write" in result.output) == (2, True)
+    apart = run("in.fits", "e.fits", "--fwhm", "10", "deg")
+    assert (apart.exit_code, "found in.fits, e.fits, deg" in apart.output) == (2, True)
 
 
 @pytest.mark.slow

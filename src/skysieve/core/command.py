@@ -491,7 +491,9 @@ def table_format(
     chosen = wanted or ("csv" if path == STDIO else path.suffix.lower().lstrip("."))
     if chosen not in known:
         given = f"--format {wanted}" if wanted else f"{name} {path}"
-        ending = "" if wanted or name != "--output" else " (or use --format)"
+        ending = "" if wanted else " at the end of the name"
+        if not wanted and name == "--output":
+            ending += " (or use --format)"
         raise ValueError(f"{given}: expected one of {', '.join(known)}{ending}")
     kind = formats[chosen] if isinstance(formats, Mapping) else None
     if isinstance(kind, TableFormat):

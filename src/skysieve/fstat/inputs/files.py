@@ -150,7 +150,7 @@ def _table(path: PathLike, text: Iterable[str]) -> tuple[NDArray[np.float64], li
     rows, lines = [], []
     for number, words in _words(text):
         if len(words) != TEXT_COLUMNS:
-            raise ValueError(f"{path}, line {number}: {len(words)} columns, expected {TEXT_COLUMNS}")
+            raise ValueError(f"{path}, line {number}: expected atoms in {TEXT_COLUMNS} columns, found {len(words)}")
         try:
             rows.append([float(word) for word in words])
         except ValueError as error:

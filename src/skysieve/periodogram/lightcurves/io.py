@@ -275,6 +275,7 @@ OTHERS = {
     b"SQLite format": "is a database of SQLite: save its table as CSV or Parquet",
     b"%PDF": "is a PDF: its table is needed as CSV or text",
     b"Obj\x01": "is Avro: save it as Parquet or CSV",
+    b"\x0c\0\0\0HEADER_START": "is a filterbank: skysieve dedisp search reads it",
     b"\\begin{": "is a table of LaTeX: save it as CSV",
     b"\\documentclass": "is a document of LaTeX: save its table as CSV",
 }

@@ -255,7 +255,9 @@ def light_curves(
         return _from_file(data, {"t": t, "y": y, "dy": dy, "id": id, "bands": bands})
     if t is None or y is None:
         missing = "t" if t is None else "y"
-        raise TypeError(f"{missing} is missing: expected t and y, or the path of a file of light curves")
+        raise TypeError(
+            f"{missing} is missing: expected t and y, a table as data=, or the path of a file of light curves"
+        )
     if data is not None:
         t, y, dy = pick(data, t, "t"), pick(data, y, "y"), pick(data, dy, "dy")
         id, bands = pick(data, id, "id"), pick(data, bands, "bands")

@@ -305,7 +305,7 @@ def one_time_unit(bounds: dict[str, Any]) -> Any:
     having = [name for name, unit in units.items() if unit is not None]
     if not having:
         return None
-    unit = units[having[0]]
+    unit = next((units[name] for name in having if units[name].is_equivalent("1/s")), units[having[0]])
     for name, other in units.items():
         if other is None:
             raise ValueError(f"{having[0]} has the unit {unit}, but {name} has none; give both a unit or neither")

@@ -35,7 +35,7 @@ def _columns(result: LombScargleResult, what: str | None) -> dict[str, Any]:
         if not result.single:
             raise ValueError("what='power' is for one light curve; take it from result[i]")
         if result.power is None:
-            raise ValueError("the powers were not kept (return_power=False)")
+            raise ValueError("the result has no powers: search with return_power=True for what='power'")
         return {"frequency": result.frequency, "power": attach(to_host(_bare(result.power)), result.power_unit)}
     peaks = result.peaks
     if what == "peaks" and result.single:

@@ -81,7 +81,7 @@ def periodogram(result: LombScargleResult, *, axis: AxisName = "auto", ax: Axes 
     if not result.single:
         raise ValueError("a batch is drawn one light curve at a time: result[i].plot()")
     if result.power is None:
-        raise ValueError("the powers were not kept (return_power=False)")
+        raise ValueError("the result has no powers: search with return_power=True to draw them")
     if result.power.size == 0:
         raise ValueError(f"there is no power to draw: {Status(int(result.status)).text}")
     one_of("axis", axis, AXES)

@@ -263,7 +263,11 @@ def smooth(
     with report_errors(interrupted, names):
         messages = Messages(quiet, verbose, progress)
         if output is None and len(files) != 2 and not divided and not (dry_run and len(files) == 1):
-            raise ValueError("expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits")
+            names_given = f"; found {', '.join(map(str, files))}" if len(files) > 2 else ""
+            raise ValueError(
+                "expected one file to write: skysieve smooth IN.fits OUT.fits, or -o OUT.fits; for several files of "
+                f"maps -o FOLDER{names_given}"
+            )
         harmonics = (iterations, lmax) != (None, None) or "harmonic" in method or quadrature == "healpy"
         needs("a sum over pixels, without --iter, --lmax, --method harmonic and --quadrature healpy", not harmonics,
               "--eps")  # fmt: skip

@@ -201,7 +201,8 @@ def _opened(source: Path | bytes, name: str, **options: Any) -> Any:
     except (OSError, EOFError, BadZipFile) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the file cannot be opened
             raise
-        raise ValueError(f"{name}: is not a FITS file ({error})") from None
+        why = "" if str(error).startswith("No SIMPLE card") else f" ({error})"  # astropy's text names its own option
+        raise ValueError(f"{name}: is not a FITS file{why}") from None
 
 
 def _pixel_numbers(table: Any, name: str) -> NDArray[np.int64]:
