@@ -482,6 +482,8 @@ def test_what_cannot_be_searched_ends_with_status_2(path, tmp_path):
     run("dedisperse", path, "--dm-min", 60, "--num-dms", 1, "-o", tmp_path / "x", "-q")
     series = tmp_path / "x_DM60.00.dat"
     assert "candidates" in run("search", series)
+    assert "candidates" in run("search", series, "--dm-min", 60, "--dm-max", 60)
+    assert "expected only DM 60" in run("search", series, "--dm-min", 50, "--dm-max", 50, code=2)
     for options in (("--dm-max", 100), ("--dm-max", 100, "--dm-step", 1), ("--dm-step", 1, "--num-dms", 5)):
         assert "at DM 60: they cannot be searched at several DMs" in run("search", series, *options, code=2)
 

@@ -83,6 +83,15 @@ dedisp = typer.Typer(
 
 PlotFile = Annotated[Path | None, option("--plot", help="Picture to write, such as a.png. By default nothing is drawn.",
                                          panel=OUTPUT, metavar="FILE")]  # fmt: skip
+SearchPlot = Annotated[
+    Path | None,
+    option(
+        "--plot",
+        help="Picture to write, such as a.png; with --each a folder. By default nothing is drawn.",
+        panel=OUTPUT,
+        metavar="FILE-or-DIR",
+    ),
+]
 
 
 @dedisp.command()
@@ -315,7 +324,7 @@ def search(
         ),
     ] = None,
     form: FormatOption = None,
-    plot: PlotFile = None,
+    plot: SearchPlot = None,
     cutouts: Annotated[
         Path | None,
         option("--cutouts", help="Folder for pictures and HDF5 files of the loudest candidates. By default none are "

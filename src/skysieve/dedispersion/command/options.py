@@ -489,8 +489,11 @@ class DmOptions:
         k = DM_CONSTANT if self.dm_constant is None else self.dm_constant
         if self.stages is not None:
             return make(fb, stages=self.stage_rows(), nsub=self.nsub, dm_constant=k)
-        if fb.observation.dm is not None and (self.dm_max, self.num_dms, self.dm_step) == (None,) * 3:
-            return make(fb, dms=[0.0], downsamp=self.downsamp or 1, dm_constant=k)
+        if fb.observation.dm is not None and (self.num_dms, self.dm_step) == (None, None):
+            if self.dm_max is None:
+                return make(fb, dms=[0.0], downsamp=self.downsamp or 1, dm_constant=k)
+            if self.dm_max == self.dm_min:  # a rule would add a DM above the highest
+                return make(fb, dms=[self.dm_max], downsamp=self.downsamp or 1, dm_constant=k)
         common: dict[str, Any] = {
             "nsub": self.nsub, "scattering": "bhat2004" if self.scattering else None, "dm_constant": k,
         }  # fmt: skip

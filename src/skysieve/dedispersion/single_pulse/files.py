@@ -171,7 +171,11 @@ TABLE_FORMATS: dict[str, TableFormat] = {
             help="an object with the facts of the search, such as the dispersion constant, and a list of candidates",
             write=_json,
         ),
-        replace(FORMATS["parquet"], help="the table with units and facts of the search; needs pyarrow"),
+        replace(
+            FORMATS["parquet"],
+            help="the table, with units and facts of the search as metadata, which astropy does not read; "
+            "needs pyarrow",
+        ),
         TableFormat("singlepulse", "a row for each event, with PRESTO's columns", _singlepulse),
         TableFormat("cand", "a row for each candidate, with Heimdall's columns", _cand),
     )
