@@ -336,7 +336,7 @@ def test_no_folder_is_left_without_pictures(tmp_path: Path) -> None:
     bad.write_text("nothing\n1\n")
     mine.mkdir()
     for target in (folder, mine):
-        for file, code in ((few, 0), (bad, 2)):
+        for file, code in ((few, 1), (bad, 2)):
             result = run("period", file, *GRID, "--plot", target)
             assert result.exit_code == code, result.stderr
             assert "pictures" not in result.stderr
