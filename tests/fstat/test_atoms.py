@@ -176,7 +176,7 @@ def test_text_of_sfts_of_another_length_needs_it(tmp_path, length):
     ("text", "message"),
     [
         ("%% nothing\n", "holds no atoms"),
-        ("1 2 3\n", "line 1: 3 columns"),
+        ("1 2 3\n", "line 1: expected atoms in 8 columns, found 3"),
         ("# c\n0 1 1 0 1 1 1 x\n", "line 2"),
         ("0 1 1 0 1 1 1 1\n1800 nan 1 0 1 1 1 1\n", "lines 1 to 2: a2"),
         ("0 1 1 0 1 1 1 1\n0 1 1 0 1 1 1 1\n", "as many names as detectors, 2"),
