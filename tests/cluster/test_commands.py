@@ -199,7 +199,7 @@ def test_no_object_with_a_period_is_exit_code_1(tmp_path):
     for more in ((), ("--cluster", "serial")):
         run("period", tmp_path / "a.csv", *words, *more, code=1)
     said = run("period", tmp_path / "a.csv", *words, "--cluster", "serial", "-q", code=1)
-    assert said == f"skysieve: {tmp_path / 'p.csv'} has no row with a period, and has the reasons\n"
+    assert said == f"skysieve: {tmp_path / 'p.csv'} has no row with a period; its rows give the reasons\n"
 
 
 @pytest.mark.parametrize("other", [{"error": "other"}, {"text": True}], ids=["column", "type"])

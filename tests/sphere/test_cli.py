@@ -339,8 +339,8 @@ def test_the_output_by_its_place(tmp_path, sky):
     for both in ((), (tmp_path / "c.fits", "-o", tmp_path / "d.fits")):
         result = run(tmp_path / "in.fits", *both, *args)
         assert (result.exit_code, "expected one file to write" in result.output) == (2, True)
-    apart = run("in.fits", "e.fits", "--fwhm", "10", "deg")
-    assert (apart.exit_code, "found in.fits, e.fits, deg" in apart.output) == (2, True)
+    spaced = run("in.fits", "e.fits", "--fwhm", "10", "deg")
+    assert (spaced.exit_code, "found in.fits, e.fits, deg" in spaced.output) == (2, True)
 
 
 @pytest.mark.slow

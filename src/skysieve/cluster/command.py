@@ -102,7 +102,7 @@ def report(outcome: Outcome, say: Callable[[str], None], names: Mapping[str, str
     say(f"wrote {outcome.output}: {counted(outcome.rows, outcome.row)}" + (f" ({counts})" if counts else ""))
     nothing = outcome.needed is not None and not outcome.counts.get(outcome.needed)
     if nothing:
-        _complain(f"{outcome.output} has no {outcome.row} {outcome.needed}, and has the reasons")
+        _complain(f"{outcome.output} has no {outcome.row} {outcome.needed}; its rows give the reasons")
     return FAILED_SOME if outcome.failed or outcome.n_faults or nothing else 0
 
 

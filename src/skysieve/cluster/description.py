@@ -126,8 +126,8 @@ class Work(Protocol):
     row : str
         What a row of the partitions' tables is called when rows are counted: "row", or "file" if each row is a file.
     needed : str or None
-        The count (see `Part.counts`) that is 0 if nothing was found in any input, which gives exit code 1; None if no
-        result is a result, too.
+        The count (see `Part.counts`) that is 0 if nothing was found in any input, which gives exit code 1; None if
+        it is a valid result that nothing was found.
     at_once : int
         Number of partitions that threads of a process without Dask compute at the same time.
     """

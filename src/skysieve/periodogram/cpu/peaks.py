@@ -114,28 +114,28 @@ def choose(found, count, values, distance, wanted, share, chosen):
     outline()
     state = np.full(count, FREE)
     taken, first = ZERO, ZERO
-    last, least, apart = -1.0, -np.inf, True
+    last, least, spaced = -1.0, -np.inf, True
     while taken < chosen.shape[0]:
-        apart = apart and taken < wanted
+        spaced = spaced and taken < wanted
         best, power = -1, -np.inf
         for i in range(count):
-            if state[i] == TAKEN or (apart and state[i] == NEAR):
+            if state[i] == TAKEN or (spaced and state[i] == NEAR):
                 continue
-            if apart and last >= 0 and abs(position(found[i, 0], values) - last) < distance:
+            if spaced and last >= 0 and abs(position(found[i, 0], values) - last) < distance:
                 state[i] = NEAR
             elif found[i, 2] > power:
                 best, power = i, found[i, 2]
-        if apart and best < 0:
-            apart = False
+        if spaced and best < 0:
+            spaced = False
             continue
-        if best < 0 or (not apart and power < least):
+        if best < 0 or (not spaced and power < least):
             break
         if taken == 0:
             least = share * power
         state[best] = TAKEN
         chosen[taken] = best
         taken += 1
-        first += apart
+        first += spaced
         last = position(found[best, 0], values)
     return taken, first
 
