@@ -71,6 +71,7 @@ class Reporter:
     def __init__(self, callback: Progress | None, total: int, interval: float = 0.1) -> None:
         self.total = int(total)
         self.done = 0
+        self.reports = callback is not None
         self._callback = callback
         self._interval = interval
         self._next = -float("inf")

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from .checks import thread_count
@@ -114,10 +115,10 @@ class TaskPool(Closing):
                 results[i] = tasks[i]()
                 reporter.add(counts[i])
         else:
-            self._run_threads(self._executor, tasks, order, counts, reporter, results)
+            self._share(self._executor, tasks, order, counts, reporter, results)
         return [results[i] for i in range(len(tasks))]
 
-    def _run_threads(
+    def _share(
         self,
         executor: ThreadPoolExecutor,
         tasks: Sequence[Callable[[], R]],
@@ -126,23 +127,39 @@ class TaskPool(Closing):
         reporter: Reporter,
         results: dict[int, R],
     ) -> None:
-        """Submit at most two tasks for each thread at a time: no thread idles, and few are cancelled after an error."""
-        waiting = iter(order)
-        running: dict[Future[R], int] = {}
+        """Let each thread take one task after another, until none is left.
+
+        The caller sleeps meanwhile: to hand out each task, it would need the interpreter, for which many threads wait.
+        """
+        waiting, ended = deque(order), SimpleQueue[int]()
+
+        def work(thread: int) -> None:
+            done = False
+            try:
+                while True:
+                    try:
+                        i = waiting.popleft()
+                    except IndexError:
+                        break
+                    results[i] = tasks[i]()
+                    if reporter.reports:
+                        ended.put(i)
+                done = True
+            finally:
+                if not done:
+                    waiting.clear()
+                ended.put(~thread)
+
+        threads = [executor.submit(work, k) for k in range(min(self.workers, len(tasks)))]
         try:
-            while True:
-                while len(running) < 2 * self.workers and (i := next(waiting, -1)) >= 0:
-                    running[executor.submit(tasks[i])] = i
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    i = running.pop(future)
-                    results[i] = future.result()
+            for _ in range(len(threads) + (len(tasks) if reporter.reports else 0)):
+                if (i := ended.get()) >= 0:
                     reporter.add(counts[i])
+                else:
+                    threads[~i].result()
         finally:
-            for future in running:
-                future.cancel()
-            wait(running)
+            waiting.clear()
+            wait(threads)
 
 
 class Ahead(Closing, Generic[T]):
