@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from skysieve.core.machine import rates
 from skysieve.core.plan import Plan
 from skysieve.core.progress import Progress, Reporter, reporting
 from skysieve.sphere.grids.grid import QUADRATURES, Grid, Healpix, Quadrature
-from skysieve.sphere.grids.healpix import CHUNK, bad_pixels, nest2ring, npix2nside, reorder
+from skysieve.sphere.grids.healpix import CHUNK, bad_pixels, in_pieces, nest2ring, npix2nside, reorder
 from skysieve.sphere.grids.polar_correction import add_mean, mean_of
 from skysieve.sphere.kernels.base import Kernel, check_eps
 from skysieve.sphere.kernels.radial import make_radial
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from skysieve.core.tasks import TaskPool
     from skysieve.sphere.cpu.offset import Ones
 
 __all__ = ["OFFSET", "ConservingPlan", "ConvolvePlan", "SmoothingPlan", "borrowed_plan"]
@@ -498,17 +500,15 @@ class ConvolvePlan(Plan):
 
     def _one(self, x: NDArray[Any], out: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]) -> None:
         """Convolve one map ([2,] npix) on the CPU into ``out`` (1, K, [2,] npix), both in the order of the grid."""
-        mean = 0.0
+        mean, pool = 0.0, self._pool
         transposed = w_out is not self._ones
-        bad = bad_pixels(x, self.dtype) if self._skips_bad else None
+        bad = bad_pixels(x, self.dtype, pool) if self._skips_bad else None
         given = x
         if bad is not None:
-            x = np.where(bad, x.dtype.type(0), x)
-        if self._mask is None and not self._skips_bad:
-            total = float(x.sum())
-            if not math.isfinite(total) and not np.isfinite(x).all():
-                out[...] = np.nan
-                return
+            x = without(given, bad, pool)
+        if self._mask is None and not self._skips_bad and not all_finite(x, pool):
+            out[...] = np.nan
+            return
         if self._mask is None:
             if self._band:
                 mean = mean_of(x, self.spin)
@@ -524,7 +524,7 @@ class ConvolvePlan(Plan):
             x = self._stage(x, off, before)
             if self._polar is not None and not transposed:
                 self._polar.add(x, self.spin)
-            if self._mask is not None and not np.isfinite(x).all():
+            if self._mask is not None and not all_finite(x, pool):
                 out[...] = np.nan
                 return
         self._engine.convolve(x[None], out, w_in, w_out)
@@ -534,22 +534,25 @@ class ConvolvePlan(Plan):
         elif mean and self._ones_response is not None:
             self._ones_response.add(mean, out[0])
         if self._mask is not None:
-            out *= self._mask
+            mask = self._mask
+            in_pieces(lambda a, b: np.multiply(out[..., a:b], mask[a:b], out=out[..., a:b]), self.npix, pool)
         if self._factors is not None and before is None:
             np.multiply(out, self._factors, out=out, casting="same_kind")
         if self.grid.nest:
             for row in out.reshape(-1, self.npix):
-                row[:] = reorder(row, to="nest")
+                row[:] = reorder(row, to="nest", pool=pool)
         if bad is not None:
-            np.copyto(out[0], given, where=bad, casting="unsafe")
+            in_pieces(
+                lambda a, b: np.copyto(out[0, ..., a:b], given[..., a:b], "unsafe", bad[..., a:b]), self.npix, pool
+            )
 
     def _stage(self, x: NDArray[Any], mean: float, factors: NDArray[np.float64] | None) -> NDArray[Any]:
         """A copy of the map for the engine: in RING order, masked, without its mean, and in the plan's dtype."""
         staged = np.empty(x.shape, self.dtype)
-        lines = zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True)
-        for line, to in lines:
-            for a in range(0, self.npix, CHUNK):
-                piece = line[a : a + CHUNK]
+
+        def stage(line: NDArray[Any], to: NDArray[Any], first: int, last: int) -> None:
+            for a in range(first, last, CHUNK):
+                piece = line[a : min(a + CHUNK, last)]
                 at: Any = slice(a, a + len(piece))
                 if self.grid.nest:
                     at = nest2ring(npix2nside(self.npix), np.arange(a, a + len(piece)))
@@ -558,7 +561,17 @@ class ConvolvePlan(Plan):
                 if factors is not None:
                     piece = piece * factors[at]
                 to[at] = piece if self._mask is None else np.where(self._mask[at], piece, 0)
+
+        for line, to in zip(x.reshape(-1, self.npix), staged.reshape(-1, self.npix), strict=True):
+            in_pieces(partial(stage, line, to), self.npix, self._pool)
         return staged
+
+    @property
+    def _pool(self) -> TaskPool:
+        """The threads of the CPU's engine."""
+        engine: Any = self._engine
+        pool: TaskPool = engine.pool
+        return pool
 
     def _make_ones_response(self, threads: int | None) -> Ones | None:
         """The object that smooths a large mean separately on the CPU; None if the mean is not treated separately."""
@@ -567,6 +580,27 @@ class ConvolvePlan(Plan):
         from skysieve.sphere.cpu.offset import Ones
 
         return Ones(self._table, self.kernels, float(self.eps), threads)
+
+
+def all_finite(x: NDArray[Any], pool: TaskPool) -> bool:
+    """Whether no pixel of a map is NaN or infinite.  (A sum takes a third of the time of a test of all pixels.)"""
+
+    def finite(a: int, b: int) -> bool:
+        piece = x[..., a:b]
+        return math.isfinite(float(piece.sum())) or bool(np.isfinite(piece).all())
+
+    return all(in_pieces(finite, x.shape[-1], pool))
+
+
+def without(x: NDArray[Any], bad: NDArray[np.bool_], pool: TaskPool) -> NDArray[Any]:
+    """A copy of a map with 0 in bad pixels."""
+    good = np.empty(x.shape, x.dtype)
+
+    def copy(a: int, b: int) -> None:
+        good[..., a:b] = np.where(bad[..., a:b], x.dtype.type(0), x[..., a:b])
+
+    in_pieces(copy, x.shape[-1], pool)
+    return good
 
 
 class SmoothingPlan(ConvolvePlan):

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
 
     from skysieve.core.tasks import TaskPool
     from skysieve.sphere.contract import Spec
+    from skysieve.sphere.grids.grid import RingTable
 
 ROWS = 8
 """Output rings of one task."""
+MOST_PIXELS, FEWEST_TASKS = 1 << 15, 64
+"""Pixels of a task of transforms, and tasks into which a smaller map is divided."""
+SMALL, PIXELS_A_THREAD = 1 << 14, 1 << 11
+"""Mean pixels of a block below which few threads transform at a time, and number of them for which one more does."""
 _BLOCK = 4
 """Calls of `band_sum` for each row of a task before the next row: the modes then stay in the cache."""
 TURN = 1.2
@@ -40,9 +47,10 @@ _SEED = 64
 WHOLE = 1e-10
 """eps above which equal rings use all modes in float64, because truncated modes would leave more than rounding errors
 beyond the support."""
-NS_TRANSFORM, NS_SUM = 0.9, 0.06
-"""Nanoseconds of one core for a pixel of a transform, divided by log2 of its length, and for one multiply-add of the
-sums; float32, measured on a core with 64-byte vectors at nside 512 and 2048."""
+NS_TRANSFORM, NS_SUM, NS_RUN = 0.7, 0.06, 18_000
+"""Nanoseconds of one core for a pixel of a transform, divided by log2 of its length, for one multiply-add of the sums,
+and for the calls of the transforms of up to `ROWS` rings; float32, measured on a core with 64-byte vectors at nside 32
+to 2048."""
 
 
 @njit(**JIT)
@@ -121,6 +129,28 @@ def fold(sums, at, row, last, n, turned, pr, pi, z):
 
 
 @njit(**JIT)
+def unfold_rings(z, rings, n, phi0, last, gap, weight, pr, pi, modes, place):
+    """`unfold` for rings of one length, whose transforms are the rows of ``z``; ``pr`` and ``pi`` are overwritten."""
+    known, angle = -1, 0.0
+    for j, r in enumerate(rings):
+        if phi0[r] != 0 and (known < last[r] or angle != phi0[r]):
+            known, angle = last[r], phi0[r]
+            phases(known + 1, angle, pr, pi)
+        unfold(z[j], n, last[r], gap[r], weight[r], phi0[r] != 0, pr, pi, modes, place[r])
+
+
+@njit(**JIT)
+def fold_rings(sums, places, row, rings, n, phi0, last, pr, pi, z):
+    """`fold` for output rings of one length, whose sums begin at ``places``; ``pr`` and ``pi`` are overwritten."""
+    known, angle = -1, 0.0
+    for j, r in enumerate(rings):
+        if phi0[r] != 0 and (known < last[r] or angle != phi0[r]):
+            known, angle = last[r], phi0[r]
+            phases(known + 1, angle, pr, pi)
+        fold(sums, places[j], row, last[r], n, phi0[r] != 0, pr, pi, z[j])
+
+
+@njit(**JIT)
 def turn(sums, rows, row):
     """Combine the even and odd sums A and B of q and u into Q and U: ``Q = A q + i B u``, ``U = A u - i B q``.
 
@@ -164,7 +194,7 @@ def transform_seconds(spec: Spec) -> float:
     some = n[: (len(n) + 1) // 2] if spec.table.symmetric else n
     lengths = np.diff(np.flatnonzero(np.concatenate([[True], some[1:] != some[:-1], [True]])))
     runs = int((-(-lengths // ROWS)).sum())
-    return passes * (1e-9 * NS_TRANSFORM * _cost_factor(spec) * work + 8e-5 * runs)
+    return 1e-9 * passes * (NS_TRANSFORM * _cost_factor(spec) * work + NS_RUN * runs)
 
 
 def pairs_of(spec: Spec) -> list[Pairs]:
@@ -194,6 +224,69 @@ def _seconds(spec: Spec, sums: float) -> float:
 def _cost_factor(spec: Spec) -> float:
     """Time relative to that of a scalar map in float32: wider numbers, and combining the sums of Q and U."""
     return spec.dtype.itemsize / 4 * (TURN if spec.spin else 1.0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rings of one length that are transformed together.
+
+    Attributes
+    ----------
+    rings : numpy.ndarray of int64
+    n : int
+        Pixels of each ring.
+    starts : list of int
+        First pixel of each ring.
+    neighbours : bool
+        Whether the rings follow one another in a map.
+    places : numpy.ndarray of int64
+        Where the sums of each ring begin in those of a task.
+    """
+
+    rings: NDArray[np.int64]
+    n: int
+    starts: list[int]
+    neighbours: bool
+    places: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: RingTable, rings: NDArray[np.int64], places: NDArray[np.int64]) -> Self:
+        """The block of some rings, which have the same length."""
+        n, starts = int(table.n[rings[0]]), table.start[rings].tolist()
+        return cls(rings, n, starts, starts[-1] - starts[0] == (len(rings) - 1) * n, places)
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all rings."""
+        return self.n * len(self.rings)
+
+    def of_map(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The rings of a map as rows: a view if they are neighbours, otherwise a copy."""
+        if self.neighbours:
+            return x[self.starts[0] : self.starts[0] + self.pixels].reshape(-1, self.n)
+        return np.concatenate([x[k : k + self.n] for k in self.starts]).reshape(-1, self.n)
+
+    def store(self, lines: NDArray[Any], w: NDArray[np.float64], y: NDArray[Any]) -> None:
+        """Write rows, multiplied by the weights of their rings, to a map."""
+        if self.neighbours:
+            np.multiply(lines, w[self.rings, None], out=self.of_map(y), casting="same_kind")
+            return
+        for line, k, weight in zip(lines, self.starts, w[self.rings].tolist(), strict=True):
+            np.multiply(line, weight, out=y[k : k + self.n])
+
+
+@dataclass(frozen=True)
+class Task:
+    """Output rings ``first`` to ``last`` - 1 of the list or, before the sums, input rings; and their blocks."""
+
+    first: int
+    last: int
+    blocks: list[Block]
+
+    @property
+    def small(self) -> bool:
+        """Whether the interpreter takes a good part of the time, because the blocks are small."""
+        return sum(block.pixels for block in self.blocks) < SMALL * len(self.blocks)
 
 
 class RingEngine:
@@ -231,8 +324,12 @@ class RingEngine:
         self.mirror = self.place[::-1].copy() if self.mirrored else self.place
         self.unit = BAND_VECTORS * BYTES // spec.dtype.itemsize
         self.row = int(self.gap.max())
-        self.runs = _runs(t.n[self.inputs], ROWS)
-        self.tiles = [(k, min(k + ROWS, len(self.outputs))) for k in range(0, len(self.outputs), ROWS)]
+        self.groups = [self._task(self.inputs, a, b, spec.rings) for a, b in _groups(t.n[self.inputs])]
+        self.tiles = [
+            self._task(self.outputs, k, min(k + ROWS, len(self.outputs))) for k in range(0, len(self.outputs), ROWS)
+        ]
+        small = [block.pixels for task in self.tiles if task.small for block in task.blocks]
+        self._gate = threading.BoundedSemaphore(max(2, int(np.mean(small or [0])) // PIXELS_A_THREAD))
         self._modes: NDArray[Any] | None = None
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -253,98 +350,86 @@ class RingEngine:
         """See `contract.Engine.convolve`."""
         with self._lock:
             if self._modes is None:
-                self._modes = np.empty((self.parts, self.size), self.spec.dtype)
+                self._modes = np.zeros((self.parts, self.size), self.spec.dtype)  # those of unused rings stay 0
             modes = self._modes
             for x, y in zip(maps, out, strict=True):
                 for part, held in zip(x.reshape(self.parts, -1), modes, strict=True):
-                    self.pool.run([partial(self._forward, part, w_in, held, run) for run in self.runs])
+                    self.pool.run([partial(self._forward, part, w_in, held, task) for task in self.groups])
                 for k in range(len(self.tables)):
                     parts = y[k].reshape(self.parts, -1)
                     self.pool.run([partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles])
 
-    def _forward(self, x: NDArray[Any], w: NDArray[Any], modes: NDArray[Any], run: tuple[int, int]) -> None:
+    def _forward(self, x: NDArray[Any], w: NDArray[np.float64], modes: NDArray[Any], task: Task) -> None:
         from scipy.fft import rfft  # imported here, because it takes long and other methods do not need it
 
-        t, (a, b) = self.spec.table, run
-        rings = self._rings(self.inputs[a:b])
-        used = self.spec.rings
-        if used is not None:
-            for r in rings:
-                if not used[r]:
-                    modes[self.place[r] : self.place[r] + 2 * self.gap[r]] = 0
-            rings = [r for r in rings if used[r]]
-            if not rings:
-                return
-        n = int(t.n[rings[0]])
-        buffer = np.empty((len(rings), n), self.spec.dtype)
-        for line, r in zip(buffer, rings, strict=True):
-            line[:] = x[t.start[r] : t.start[r] + n]
-        z = rfft(buffer, axis=-1, overwrite_x=True)
-        pr, pi = self._phases()
-        held = (0, 0.0)
-        for line, r in zip(z, rings, strict=True):
-            phi0, last = float(t.phi0[r]), int(self.modes[r])
-            if phi0 and held != (last, phi0):
-                phases(last + 1, phi0, pr, pi)
-                held = (last, phi0)
-            unfold(line, n, last, self.gap[r], w[r], phi0 != 0, pr, pi, modes, self.place[r])
+        with self._turn_of(task):
+            for block in task.blocks:
+                z = rfft(block.of_map(x), axis=-1)
+                unfold_rings(
+                    z, block.rings, block.n, self.spec.table.phi0, self.modes, self.gap, w, *self._phases(), modes,
+                    self.place,
+                )  # fmt: skip
 
-    def _back(self, k: int, modes: NDArray[Any], w: NDArray[Any], out: NDArray[Any], tile: tuple[int, int]) -> None:
-        a, b = tile
+    def _turn_of(self, task: Task) -> AbstractContextManager[Any]:
+        """What a task holds while it transforms rings: one of few places if its blocks are small.
+
+        Many threads that need the interpreter often would wait for it, and for one another, most of the time.
+        """
+        return self._gate if task.small else nullcontext()
+
+    def _back(self, k: int, modes: NDArray[Any], w: NDArray[Any], out: NDArray[Any], task: Task) -> None:
         size = 4 * ROWS * self.row
         sums = self._scratch("sums", self.parts**2 * size).reshape(-1, size)
-        self._band(self.tables[k], k, tile, modes[0], sums[0])
+        self._band(self.tables[k], k, task, modes[0], sums[0])
         if self.parts == 2:
-            self._band(self.tables[k], k, tile, modes[1], sums[1])
-            self._band(self.odd[k], k, tile, modes[0], sums[2])
-            self._band(self.odd[k], k, tile, modes[1], sums[3])
-            turn(sums, b - a, self.row)
-        for part, y in zip(sums, out, strict=False):
-            self._store(k, part, w, y, tile)
+            self._band(self.tables[k], k, task, modes[1], sums[1])
+            self._band(self.odd[k], k, task, modes[0], sums[2])
+            self._band(self.odd[k], k, task, modes[1], sums[3])
+            turn(sums, task.last - task.first, self.row)
+        with self._turn_of(task):
+            for part, y in zip(sums, out, strict=False):
+                self._store(k, part, w, y, task.blocks)
 
-    def _band(
-        self, table: KernelTables, k: int, tile: tuple[int, int], modes: NDArray[Any], sums: NDArray[Any]
-    ) -> None:
+    def _band(self, table: KernelTables, k: int, task: Task, modes: NDArray[Any], sums: NDArray[Any]) -> None:
         p = table.pairs
         band(
-            *tile, self.outputs, p.pair, p.first, p.last, self.place, self.mirror, self.gap, self.lengths[k],
-            table.cosines, table.samples, table.first_sample, table.n_samples, table.first_cosine, table.cosine_row,
-            modes, self.unit, sums, self.row,
+            task.first, task.last, self.outputs, p.pair, p.first, p.last, self.place, self.mirror, self.gap,
+            self.lengths[k], table.cosines, table.samples, table.first_sample, table.n_samples, table.first_cosine,
+            table.cosine_row, modes, self.unit, sums, self.row,
         )  # fmt: skip
 
-    def _store(self, k: int, sums: NDArray[Any], w: NDArray[Any], y: NDArray[Any], tile: tuple[int, int]) -> None:
+    def _store(self, k: int, sums: NDArray[Any], w: NDArray[np.float64], y: NDArray[Any], blocks: list[Block]) -> None:
         from scipy.fft import irfft
 
-        t, p, (a, b) = self.spec.table, self.tables[k].pairs, tile
-        pr, pi = self._phases()
-        for c, d in _runs(t.n[self.outputs[a:b]], b - a):
-            rings = self._rings(self.outputs[a + c : a + d])
-            n = int(t.n[rings[0]])
-            z = np.empty((len(rings), n // 2 + 1), np.result_type(self.spec.dtype, np.complex64))
-            held = (0, 0.0)
-            places = self._places(self.outputs[a + c : a + d], c)
-            for j, r in enumerate(rings):
-                phi0, last = float(t.phi0[r]), int(p.modes[r])
-                if phi0 and held != (last, phi0):
-                    phases(last + 1, phi0, pr, pi)
-                    held = (last, phi0)
-                fold(sums, places[j], self.row, last, n, phi0 != 0, pr, pi, z[j])
-            lines = irfft(z, n, axis=-1, norm="forward", overwrite_x=True)
-            for line, r in zip(lines, rings, strict=True):
-                np.multiply(line, w[r], out=y[t.start[r] : t.start[r] + n])
+        for block in blocks:
+            z = np.empty((len(block.rings), block.n // 2 + 1), np.result_type(self.spec.dtype, np.complex64))
+            fold_rings(
+                sums, block.places, self.row, block.rings, block.n, self.spec.table.phi0, self.tables[k].pairs.modes,
+                *self._phases(), z,
+            )  # fmt: skip
+            block.store(irfft(z, block.n, axis=-1, norm="forward", overwrite_x=True), w, y)
 
-    def _rings(self, north: NDArray[np.int64]) -> list[int]:
-        """The rings of a list, followed by their mirror images."""
-        total = len(self.spec.table.n)
-        listed = [int(r) for r in north]
-        return listed + [total - 1 - r for r in listed if 2 * r != total - 1] if self.mirrored else listed
+    def _task(self, listed: NDArray[np.int64], first: int, last: int, used: NDArray[np.bool_] | None = None) -> Task:
+        """The task of the rings ``listed[first:last]`` and their mirror images, if they are ``used``.
 
-    def _places(self, north: NDArray[np.int64], skipped: int) -> list[int]:
-        """Start of the sums of each ring of `_rings`: each ring of the list has four rows, two for its mirror image."""
-        total = len(self.spec.table.n)
-        listed = [4 * (skipped + k) * self.row for k in range(len(north))]
-        mirrored = [4 * (skipped + k) * self.row + 2 * self.row for k, r in enumerate(north) if 2 * r != total - 1]
-        return listed + mirrored if self.mirrored else listed
+        Mirror images have blocks of their own, unless a block has a single ring.  Each ring has four rows of sums, two
+        of them for its mirror image.
+        """
+        t, blocks = self.spec.table, list[Block]()
+        for a, b in _runs(t.n[listed[first:last]], ROWS):
+            north, places = listed[first + a : first + b], 4 * self.row * np.arange(a, b)
+            parts = [(north, places)]
+            if self.mirrored:
+                south = len(t.n) - 1 - north[::-1]
+                other = south > north[-1]  # not the equator
+                parts.append((south[other], places[::-1][other] + 2 * self.row))
+                if len(north) == 1:
+                    parts = [(np.concatenate([r for r, _ in parts]), np.concatenate([k for _, k in parts]))]
+            for rings, at in parts:
+                wanted = slice(None) if used is None else used[rings]
+                if len(rings[wanted]):
+                    blocks.append(Block.of(t, rings[wanted], at[wanted]))
+        return Task(first, last, blocks)
 
     def _phases(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         both = self._scratch("phases", 2 * (self.row + 1), np.float64)
@@ -355,6 +440,14 @@ class RingEngine:
         if held is None:
             held = self._local.__dict__[name] = np.empty(size, dtype or self.spec.dtype)
         return held
+
+
+def _groups(n: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Ranges of rings with about `MOST_PIXELS` pixels, or with fewer if these would be few ranges."""
+    ends = np.cumsum(n)
+    most = min(MOST_PIXELS, -(-int(ends[-1]) // FEWEST_TASKS))
+    cuts = np.flatnonzero(np.diff((ends - 1) // most)) + 1
+    return list(pairwise([0, *cuts.tolist(), len(n)]))
 
 
 def _runs(n: NDArray[np.int64], most: int) -> list[tuple[int, int]]:

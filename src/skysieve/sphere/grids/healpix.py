@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+    from skysieve.core.tasks import TaskPool
+
+R = TypeVar("R")
 
 __all__ = [
     "ORDERINGS", "ang2pix", "bad_pixels", "check_nside", "nest2ring", "npix2nside", "ordering", "pix2ang", "reorder",
@@ -27,9 +34,11 @@ ORDERINGS = {"RING": False, "NESTED": True, "NEST": True}
 """Orders of pixels, as in the card ORDERING, and whether the order is NESTED."""
 CHUNK = 1 << 15
 """Number of pixels that are renumbered at a time; their numbers fit in the cache."""
+PIECE = 8 * CHUNK
+"""Pixels of a task of a thread."""
 
 
-def bad_pixels(maps: Any, dtype: Any) -> Any:
+def bad_pixels(maps: Any, dtype: Any, pool: TaskPool | None = None) -> Any:
     """Pixels that are UNSEEN, NaN or infinite as numbers of ``dtype``; None if there are none.
 
     Parameters
@@ -37,6 +46,8 @@ def bad_pixels(maps: Any, dtype: Any) -> Any:
     maps : numpy.ndarray
     dtype : numpy.dtype
         float32 or float64.
+    pool : TaskPool, optional
+        Threads to look for them.
 
     Returns
     -------
@@ -49,17 +60,34 @@ def bad_pixels(maps: Any, dtype: Any) -> Any:
     """
     flat = maps.reshape(-1)
     least, most = 0.9 * UNSEEN, float(np.finfo(dtype).max)
-    with np.errstate(invalid="ignore"):
-        for a in range(0, len(flat), CHUNK):  # pieces that fit in the cache
-            piece = flat[a : a + CHUNK]
-            if not (float(piece.min()) > least and float(piece.max()) < most):  # NaN passes neither test
-                break
-        else:
-            return None
-    with np.errstate(over="ignore"):
-        x = maps.astype(dtype)
-    bad = ~np.isfinite(x) | (np.abs(x - x.dtype.type(UNSEEN)) <= 1e-5 * abs(UNSEEN))
-    return bad if bad.any() else None
+
+    def plain(a: int, b: int) -> bool:
+        with np.errstate(invalid="ignore"):
+            for k in range(a, b, CHUNK):  # pieces that fit in the cache
+                piece = flat[k : min(k + CHUNK, b)]
+                if not (float(piece.min()) > least and float(piece.max()) < most):  # NaN passes neither test
+                    return False
+        return True
+
+    if all(in_pieces(plain, len(flat), pool)):
+        return None
+    bad = np.empty(len(flat), bool)
+
+    def mark(a: int, b: int) -> bool:
+        for k in range(a, b, CHUNK):
+            with np.errstate(over="ignore"):
+                piece = flat[k : min(k + CHUNK, b)].astype(dtype)
+            bad[k : k + len(piece)] = ~np.isfinite(piece) | (np.abs(piece - piece.dtype.type(UNSEEN)) <= tolerance)
+        return bool(bad[a:b].any())
+
+    tolerance = 1e-5 * abs(UNSEEN)
+    return bad.reshape(maps.shape) if any(in_pieces(mark, len(flat), pool)) else None
+
+
+def in_pieces(work: Callable[[int, int], R], npix: int, pool: TaskPool | None) -> list[R]:
+    """Call ``work(first, last)`` for ranges of pixels that cover a map, on threads if there are some."""
+    tasks = [partial(work, a, min(a + PIECE, npix)) for a in range(0, npix, PIECE)]
+    return [task() for task in tasks] if pool is None else pool.run(tasks)
 
 
 def ordering(nest: bool) -> str:
@@ -174,8 +202,10 @@ def nest2ring(nside: int, pix: Any) -> NDArray[np.int64]:
     return out
 
 
-def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
+def reorder(maps: NDArray[Any], *, to: str, pool: TaskPool | None = None) -> NDArray[Any]:
     """Copy maps of shape (..., npix) from NESTED order to ``to="ring"``, or from RING order to ``to="nest"``.
+
+    The threads of a ``pool`` share the pixels.
 
     Examples
     --------
@@ -189,13 +219,17 @@ def reorder(maps: NDArray[Any], *, to: str) -> NDArray[Any]:
     npix = maps.shape[-1]
     nside = npix2nside(npix)
     out = np.empty_like(maps)
-    for a in range(0, npix, CHUNK):
-        b = min(npix, a + CHUNK)
-        ring = nest2ring(nside, np.arange(a, b))
-        if to == "ring":
-            out[..., ring] = maps[..., a:b]
-        else:
-            out[..., a:b] = maps[..., ring]
+
+    def move(first: int, last: int) -> None:
+        for a in range(first, last, CHUNK):
+            b = min(last, a + CHUNK)
+            ring = nest2ring(nside, np.arange(a, b))
+            if to == "ring":
+                out[..., ring] = maps[..., a:b]
+            else:
+                out[..., a:b] = maps[..., ring]
+
+    in_pieces(move, npix, pool)
     return out
 
 
