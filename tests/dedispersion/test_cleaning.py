@@ -185,6 +185,18 @@ def test_steps_of_the_gain_are_undone(dtype):
     assert after.std(axis=0).mean() == pytest.approx(before.std(axis=0).mean(), rel=0.02)  # its error is 0.008
 
 
+def test_the_unit_of_floats_changes_no_step_of_the_gain():
+    """A power of 2 as a factor changes no bit but the exponents."""
+    fb, _ = data("gain", seconds=5.7, seed=2)
+    rows, made = fb.read().astype(np.float32), []
+    for factor in (np.float32(1), np.float32(2.0**-60)):
+        out, cleaner = cleaned(Filterbank.from_array(rows * factor, fch1=1500, foff=-4, tsamp=1e-3))
+        made.append((cleaner.records.jumps, out / factor))
+    assert len(made[0][0]) > 0
+    assert made[0][0] == made[1][0]
+    assert np.array_equal(made[0][1], made[1][1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("impulses", [0, 27])
 def test_steps_among_impulses_are_undone(impulses):

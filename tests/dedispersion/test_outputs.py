@@ -400,6 +400,17 @@ def test_z_dot_subtracts_the_least_squares_fit_of_each_block(kind):
     assert np.array_equal(z.block(1000, 2500), z.read()[:, 1000:3500])
 
 
+def test_z_dot_does_not_depend_on_the_unit_of_floats():
+    """A power of 2 as a factor changes no bit but the exponents; channels that are constant become 0."""
+    x = np.random.default_rng(4).normal(50, 3, (16, 3000)).astype(np.float32)
+    plain, scaled = (
+        z_dot(Filterbank.from_array(x * np.float32(s), fch1=1500, foff=-1, tsamp=1e-3)).read() for s in (1, 2.0**-60)
+    )
+    assert np.array_equal(plain, scaled * np.float32(2.0**60))
+    flat = z_dot(Filterbank.from_array(np.full((16, 3000), 2.7e-9, np.float32), fch1=1500, foff=-1, tsamp=1e-3)).read()
+    assert np.abs(flat).max() < 1e-6 * 2.7e-9
+
+
 def test_z_dot_removes_interference_whose_strength_differs_by_channel(data):
     x, gains = data.read().astype(int), np.linspace(0, 3, data.nchan)[:, None]
     x[:, 5000:5040] += (gains * 30).astype(int)

@@ -220,6 +220,19 @@ def test_wide_pulses_on_a_drift_are_not_vetoed():
     assert near == [True, True, True]
 
 
+@pytest.mark.parametrize("factor", [2.0**-40, 2.0**40])
+def test_the_unit_of_floats_changes_no_candidate(factor):
+    """A power of 2 as a factor changes no bit but the exponents, also on a drift, which the second look subtracts."""
+    fb = changed(with_pulses(noise(seed=3), Pulse(dm=150, time=5.3, width=0.02, snr=20.0)), drifting)
+    grid = {k: v for k, v in BAND.items() if k != "nchan"}
+    plain, scaled = (
+        search(Filterbank.from_array(fb.read() * np.float32(x), **grid), DMS, threads=1) for x in (1.0, factor)
+    )
+    assert len(plain) == 1
+    for name, column in plain.columns().items():
+        assert np.array_equal(column, scaled.columns()[name]), name
+
+
 @pytest.mark.slow
 def test_a_narrow_signal_on_a_pulse_is_left_out():
     """A channel with as much power as the pulse, while the pulse crosses it."""

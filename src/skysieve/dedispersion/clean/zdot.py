@@ -61,7 +61,7 @@ class ZDotReader(ZeroDmReader):
         middle = (s @ good) / live  # mean over the finite samples of each channel
         spread = (s**2 @ good) / live - middle**2
         together = (s @ x) / live
-        slope = np.divide(together, spread, out=np.zeros_like(mean), where=spread > 1e-12 * (1 + middle**2))
+        slope = np.divide(together, spread, out=np.zeros_like(mean), where=spread > 1e-12 * middle**2)
         self._last = number, slope, mean - slope * middle
         return self._last[1:]
 

@@ -349,7 +349,7 @@ def flatten(flat, lined, spaces, first, last, early, late, mean, flat_sums, line
                         matrix[k, j] += product_sum(power[low:top], spline, values_of[j, low - begin[j] :])
             trace += matrix[k, k]
         for k in range(n):
-            matrix[k, k] += 1e-9 * (trace + 1)
+            matrix[k, k] += 1e-9 * trace if trace > 0 else 1.0
         solve_banded(matrix, y, 4)
         for k in range(n):
             some = slice(begin[k], end[k])

@@ -362,7 +362,8 @@ class Cleaner:
             before, past = self._plain
             shift = np.add.reduceat(np.nan_to_num((past - level) * weights), self._edges[:-1])
             whole = np.sqrt(np.add.reduceat(power, self._edges[:-1]))
-            series[:, :context] = before + (shift / np.maximum(whole, 1e-9))[:, None]
+            np.divide(shift, whole, out=shift, where=whole > 0)  # a group without channels has no shift
+            series[:, :context] = before + shift[:, None]
 
     def _without_steps(
         self, start: int, rows: NDArray[Any], n: int, found: _Channels, series: NDArray[np.float32], context: int

@@ -800,7 +800,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) steps(Job j) {
     double shift = 0;
     for (int c = j.edges[g]; c < j.edges[g + 1] && joined; c++)
       if (states[c] & GOOD) shift += (past[c] - level[c]) * weights[c];
-    shift /= larger(j.whole[(i64)part * G + g], 1e-9);
+    const double whole = j.whole[(i64)part * G + g];
+    if (whole > 0) shift /= whole;
     const double *mine = j.sums + ((i64)part * G + g) * j.room, *last = mine - (i64)G * j.room;
     for (int p = 0; p < all; p++)
       sums[g * all + p] =
