@@ -5,6 +5,7 @@ Tasks are callables that release the GIL for most of their time (compiled kernel
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ __all__ = ["Ahead", "TaskPool", "in_parallel", "job_share", "part_of_a_job", "us
 R = TypeVar("R")
 T = TypeVar("T")
 _END = object()
+HANDOFF_SECONDS = 3e-3
+"""Time that one more thread costs a job whose tasks need the interpreter often, measured with `sphere` on 16 cores."""
 
 
 def usable_cores() -> int:
@@ -85,6 +88,7 @@ class TaskPool(Closing):
         costs: Sequence[float] | None = None,
         units: Sequence[int] | None = None,
         progress: Progress | None = None,
+        seconds: float | None = None,
     ) -> list[R]:
         """Run every task and return the results in the order of ``tasks``.
 
@@ -98,6 +102,10 @@ class TaskPool(Closing):
             Weight of each task in ``progress``; 1 by default.
         progress : callable, optional
             ``progress(done, total)``, called in the caller's thread.
+        seconds : float, optional
+            Expected time of all tasks on one core, if they need the interpreter often.  Of many threads each then waits
+            for the others, so that few share a short job: `HANDOFF_SECONDS` for each of p threads and ``seconds / p``
+            are least together if p is the square root of their ratio.
 
         Raises
         ------
@@ -110,24 +118,27 @@ class TaskPool(Closing):
         counts = [1] * len(tasks) if units is None else list(units)
         reporter = Reporter(progress, sum(counts))
         results: dict[int, R] = {}
-        if self._executor is None or len(tasks) == 1:
+        most = self.workers if seconds is None else round(math.sqrt(seconds / HANDOFF_SECONDS))
+        threads = min(self.workers, most, len(tasks))
+        if self._executor is None or threads <= 1:
             for i in order:
                 results[i] = tasks[i]()
                 reporter.add(counts[i])
         else:
-            self._share(self._executor, tasks, order, counts, reporter, results)
+            self._share(self._executor, threads, tasks, order, counts, reporter, results)
         return [results[i] for i in range(len(tasks))]
 
     def _share(
         self,
         executor: ThreadPoolExecutor,
+        number: int,
         tasks: Sequence[Callable[[], R]],
         order: list[int],
         counts: list[int],
         reporter: Reporter,
         results: dict[int, R],
     ) -> None:
-        """Let each thread take one task after another, until none is left.
+        """Let a ``number`` of threads take one task after another, until none is left.
 
         The caller sleeps meanwhile: to hand out each task, it would need the interpreter, for which many threads wait.
         """
@@ -150,7 +161,7 @@ class TaskPool(Closing):
                     waiting.clear()
                 ended.put(~thread)
 
-        threads = [executor.submit(work, k) for k in range(min(self.workers, len(tasks)))]
+        threads = [executor.submit(work, k) for k in range(number)]
         try:
             for _ in range(len(threads) + (len(tasks) if reporter.reports else 0)):
                 if (i := ended.get()) >= 0:

@@ -330,6 +330,7 @@ class RingEngine:
         ]
         small = [block.pixels for task in self.tiles if task.small for block in task.blocks]
         self._gate = threading.BoundedSemaphore(max(2, int(np.mean(small or [0])) // PIXELS_A_THREAD))
+        self._pass_seconds = self.seconds() / (1 + len(self.tables))
         self._modes: NDArray[Any] | None = None
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -354,10 +355,12 @@ class RingEngine:
             modes = self._modes
             for x, y in zip(maps, out, strict=True):
                 for part, held in zip(x.reshape(self.parts, -1), modes, strict=True):
-                    self.pool.run([partial(self._forward, part, w_in, held, task) for task in self.groups])
+                    tasks = [partial(self._forward, part, w_in, held, task) for task in self.groups]
+                    self.pool.run(tasks, seconds=self._pass_seconds / self.parts)
                 for k in range(len(self.tables)):
                     parts = y[k].reshape(self.parts, -1)
-                    self.pool.run([partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles])
+                    tasks = [partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles]
+                    self.pool.run(tasks, seconds=self._pass_seconds)
 
     def _forward(self, x: NDArray[Any], w: NDArray[np.float64], modes: NDArray[Any], task: Task) -> None:
         from scipy.fft import rfft  # imported here, because it takes long and other methods do not need it
