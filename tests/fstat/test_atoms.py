@@ -135,9 +135,11 @@ def test_files_lose_nothing(tmp_path, suffix, dtype):
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"ends in \.npz"):
         save_atoms(tmp_path / "a.txt", synth_atoms(span=4 * T))
-    with pytest.raises(ValueError, match=r"ends in \.npz"):
+    with pytest.raises(ValueError, match=r"ends in \.npz.*read_atoms and write_atoms are for text"):
         load_atoms(tmp_path / "a.txt")
     np.savez(tmp_path / "b.npz", x=1)
+    with pytest.raises(ValueError, match=r"is not text; load_atoms reads \.npz"):
+        read_atoms(tmp_path / "b.npz")
     with pytest.raises(ValueError, match="not written by"):
         load_atoms(tmp_path / "b.npz")
     with pytest.raises(FileNotFoundError):

@@ -98,8 +98,8 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     Raises
     ------
     ValueError
-        A line cannot be read (the error names it), the file holds no atoms, the file has another number of
-        detectors than `detectors`, or `tatom` is needed.
+        The file is not text (`load_atoms` reads ``.npz`` and ``.h5``), a line cannot be read (the error names it), the
+        file holds no atoms, it has another number of detectors than `detectors`, or `tatom` is needed.
 
     Examples
     --------
@@ -115,6 +115,8 @@ def read_atoms(path: PathLike, *, tatom: int | None = None, detectors: Sequence[
     except UnicodeDecodeError:
         if Path(path).suffix == ".sft":
             raise ValueError(f"{path}: holds SFTs, not atoms; expected --sfts before its name, or read_sfts") from None
+        if any(Path(path).suffix.lower() in form.endings for form in FORMATS.values() if form.read is not None):
+            raise ValueError(f"{path}: is not text; load_atoms reads .npz and .h5 files") from None
         raise ValueError(f"{path}: is not text; expected atoms as text that is not compressed, .npz or .h5") from None
     times = table[:, 0]
     starts = [0, *(np.flatnonzero(np.diff(times) <= 0) + 1).tolist(), len(times)]
@@ -337,7 +339,9 @@ def _format_of(path: PathLike) -> AtomsFormat:
         if Path(path).suffix.lower() in found.endings:
             return found
     endings = ", ".join(ending for f in known for ending in f.endings)
-    raise ValueError(f"path={os.fspath(path)!r}: expected a name that ends in {endings}")
+    raise ValueError(
+        f"path={os.fspath(path)!r}: expected a name that ends in {endings}; read_atoms and write_atoms are for text"
+    )
 
 
 def save_atoms(path: PathLike, atoms: AtomsLike) -> None:
