@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from skysieve.core.progress import Reporter
-from skysieve.core.tasks import Ahead, TaskPool, in_parallel, usable_cores
+from skysieve.core.tasks import HANDOFF_SECONDS, Ahead, TaskPool, in_parallel, usable_cores
 
 WORKERS = pytest.mark.parametrize("workers", [1, 3])
 
@@ -34,6 +34,19 @@ def test_tasks_run_at_the_same_time():
     barrier = threading.Barrier(3)
     with TaskPool(3) as pool:
         assert sorted(pool.run([lambda: barrier.wait(timeout=600)] * 3)) == [0, 1, 2]
+
+
+def test_few_threads_share_a_short_job():
+    """Their number is the square root of its seconds in units of `HANDOFF_SECONDS`."""
+    with TaskPool(6) as pool:
+        for seconds, most in ((None, 6), (1.0, 6), (9 * HANDOFF_SECONDS, 3), (HANDOFF_SECONDS, 1), (0.0, 1)):
+            used = set(pool.run([threading.get_ident] * 500, seconds=seconds))
+            assert len(used) <= most, seconds
+            assert (used == {threading.get_ident()}) == (most == 1)
+        barrier = threading.Barrier(3)
+        pool.run([lambda: barrier.wait(timeout=600)] * 3, seconds=9 * HANDOFF_SECONDS)
+        with pytest.raises(threading.BrokenBarrierError):
+            pool.run([lambda: barrier.wait(timeout=0.2)] * 3, seconds=4 * HANDOFF_SECONDS)
 
 
 @WORKERS

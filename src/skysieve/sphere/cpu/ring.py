@@ -271,7 +271,7 @@ class Block:
         if self.neighbours:
             np.multiply(lines, w[self.rings, None], out=self.of_map(y), casting="same_kind")
             return
-        for line, k, weight in zip(lines, self.starts, w[self.rings].tolist(), strict=True):
+        for line, k, weight in zip(lines, self.starts, w[self.rings], strict=True):
             np.multiply(line, weight, out=y[k : k + self.n])
 
 
