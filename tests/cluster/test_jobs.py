@@ -36,6 +36,7 @@ def test_the_table_holds_all_rows_in_order_with_units(tmp_path):
     table = pq.read_table(tmp_path / "a.parquet")
     assert table["x"].to_pylist() == list(range(30))
     assert table.schema.field("y").metadata == {b"unit": b"d"}
+    assert b'"unit": "d"' in table.schema.metadata[b"table_meta_yaml"]  # for astropy
     assert (done.rows, done.counts) == (30, {"things": 30, "in pairs": 6})
     assert (done.faults, done.failed) == (["row 2: bad"], {})
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]

@@ -199,7 +199,30 @@ def test_a_parquet_table(tmp_path):
     assert table.column("id").to_pylist() == ["a", "bc"]
     np.testing.assert_array_equal(table.column("x").to_numpy(), columns["x"])
     assert [table.field(name).metadata for name in columns] == [None, {b"unit": b"d"}, None]
-    assert table.schema.metadata == {b"source": b"a star"}
+    assert table.schema.metadata[b"source"] == b"a star"
+
+
+def test_astropy_reads_the_units_of_a_parquet_table(tmp_path):
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    from astropy.table import Table
+
+    units = {"x": "d", "dm": "pc / cm3"}
+    parts = [{"n": np.arange(k), "x": np.ones(k), "dm": np.zeros(k)} for k in (2, 3)]
+    write_parquet(parts[0], tmp_path / "whole.parquet", units=units)
+    with parquet_rows(tmp_path / "rows.parquet") as add:
+        for part in parts:
+            add(part, units)
+    for name, rows in (("whole", 2), ("rows", 5)):
+        table = Table.read(tmp_path / f"{name}.parquet")
+        assert len(table) == rows
+        assert [str(table[one].unit) for one in table.colnames] == ["None", "d", "pc / cm3"]
+
+
+def test_a_parquet_table_without_units_has_no_further_metadata(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_parquet({"n": np.arange(2)}, tmp_path / "a.parquet")
+    assert parquet.read_schema(tmp_path / "a.parquet").metadata is None
 
 
 def test_a_parquet_table_without_rows_is_an_error(tmp_path):

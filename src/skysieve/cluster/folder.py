@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from skysieve import __version__
 from skysieve.core.arrays import from_arrow, joined, to_arrow
 from skysieve.core.command import check_output
-from skysieve.core.files import ROWS_TOGETHER, before_naming, remove_leftovers, write_parquet, written
+from skysieve.core.files import ROWS_TOGETHER, before_naming, parquet_schema, remove_leftovers, write_parquet, written
 from skysieve.core.machine.rates import processor
 from skysieve.core.parts import WRITTEN, InUse, Lock, fingerprint, has_written, read_json, states_with
 from skysieve.core.table_files import json_text
@@ -454,7 +454,7 @@ class Parts:
                 if before.type != one.type:
                     both = [from_arrow(pa.nulls(0, kind)) for kind in (before.type, one.type)]
                     fields[one.name] = before.with_type(to_arrow(joined(both)).type)
-        return pa.schema(list(fields.values()))
+        return parquet_schema(fields.values())
 
     def copy(self, path: Path) -> None:
         """Write all rows as one Parquet table, with few partitions in memory at a time."""

@@ -6,6 +6,7 @@ import errno
 import glob
 import io
 import itertools
+import json
 import os
 import re
 import sys
@@ -31,6 +32,7 @@ __all__ = [
     "is_special",
     "new_outputs",
     "parquet_rows",
+    "parquet_schema",
     "remove_leftovers",
     "save_figure",
     "unused",
@@ -199,7 +201,8 @@ def write_parquet(
     path : path
         The file; use it inside `written`.
     units : mapping of str to str, optional
-        Units of some of the columns; each is metadata of its column, under ``unit``.
+        Units of some of the columns; each is metadata of its column, under ``unit``.  `astropy.table.Table.read`
+        finds them, too.
     facts : mapping of str to str, optional
         Metadata of the table.
     """
@@ -292,7 +295,24 @@ def _arrow_table(
         for name, array in zip(columns, arrays, strict=True)
     ]
     texts = [field.name for field in fields if pyarrow.types.is_string(field.type)]
-    return pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=facts)), texts
+    return pyarrow.table(arrays, schema=parquet_schema(fields, facts)), texts
+
+
+def parquet_schema(fields: Iterable[Any], facts: Mapping[str, str] | None = None) -> Any:
+    """A schema of `pyarrow.Field` that repeats their units where `astropy.table.Table.read` looks for them.
+
+    >>> import pyarrow
+    >>> made = parquet_schema([pyarrow.field("x", "f8", metadata={"unit": "d"}), pyarrow.field("n", "i4")])
+    >>> made.metadata
+    {b'table_meta_yaml': b'{"datatype": [{"name": "x", "unit": "d"}, {"name": "n"}]}'}
+    """
+    import pyarrow
+
+    fields = list(fields)
+    units = {one.name: one.metadata[b"unit"].decode() for one in fields if b"unit" in (one.metadata or {})}
+    columns = [{"name": one.name} | ({"unit": units[one.name]} if one.name in units else {}) for one in fields]
+    text = {"table_meta_yaml": json.dumps({"datatype": columns}, ensure_ascii=False)} if units else {}
+    return pyarrow.schema(fields, metadata={**(facts or {}), **text} or None)
 
 
 def cache_folder() -> Path:

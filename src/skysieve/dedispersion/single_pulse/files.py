@@ -173,8 +173,7 @@ TABLE_FORMATS: dict[str, TableFormat] = {
         ),
         replace(
             FORMATS["parquet"],
-            help="the table, with units and facts of the search as metadata, which astropy does not read; "
-            "needs pyarrow",
+            help="the table with units (for astropy, too), and facts of the search as metadata; needs pyarrow",
         ),
         TableFormat("singlepulse", "a row for each event, with PRESTO's columns", _singlepulse),
         TableFormat("cand", "a row for each candidate, with Heimdall's columns", _cand),
