@@ -585,6 +585,7 @@ def test_a_store_that_another_program_has_locked(tmp_path, monkeypatch):
         (("--kafka", "a:1", "--topic", "t", "--kafka-option", "enable.auto.commit=true"), "is set by this command"),
         (("x", "--peaks", "2000000"), "--peaks 2000000: expected at most 284, as SQLite limits the number of"),
         (("x", "--metrics", "abc"), "--metrics abc: expected HOST:PORT"),
+        (("x", "--metrics", "70000"), "--metrics 70000: expected HOST:PORT, or PORT alone, of at most 65535"),
     ],
 )
 def test_wrong_arguments(tmp_path, monkeypatch, arguments, message):

@@ -199,6 +199,15 @@ def test_slow_connections_are_closed(folder, monkeypatch, request, part):
                 pass
 
 
+def test_a_port_in_use_is_refused_before_any_work(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        taken = used.getsockname()[1]
+        done = command("stream", "--listen", "0", "--dm-max", "10", "-o", tmp_path / "unmade", "--web", taken)
+    assert done.exit_code == 2
+    assert f"cannot serve the page on 127.0.0.1:{taken}: Address already in use" in done.output.replace("\n", " ")
+    assert not (tmp_path / "unmade").exists()
+
+
 @pytest.mark.slow
 def test_the_page_is_a_separate_process(folder):
     said = []
@@ -209,9 +218,6 @@ def test_the_page_is_a_separate_process(folder):
         done = command("watch", folder, "--web", taken)
         assert done.exit_code == 2
         assert f"cannot serve the page on 127.0.0.1:{taken}: Address already in use" in done.output.replace("\n", " ")
-        done = command("stream", "--listen", "0", "--dm-max", "10", "-o", folder, "--web", taken, "--no-plots")
-        assert done.exit_code == 2
-        assert "cannot serve the page" in done.output
     with web.PageProcess(folder, "127.0.0.1", 0, said.append) as page:
         assert get(page.port)[0].status == 200
         page._process.send_signal(signal.SIGINT)  # Ctrl-C is for the run; the page must ignore it

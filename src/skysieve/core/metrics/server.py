@@ -32,7 +32,7 @@ def parse_address(text: str, name: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535 or (colon and not host):
-        raise ValueError(f"{name} {text}: expected HOST:PORT")
+        raise ValueError(f"{name} {text}: expected HOST:PORT, or PORT alone, of at most 65535")
     return (host.strip("[]") if colon else "127.0.0.1"), int(port)
 
 

@@ -539,7 +539,8 @@ def stream(
         metrics_address = None if metrics is None else parse_address(metrics, "--metrics")
         check_output(output, folder=True)
         check_free(addresses)
-        check_free([] if metrics_address is None else [metrics_address], socket.SOCK_STREAM)
+        for address, purpose in ((metrics_address, "serve metrics"), (page_address, "serve the page")):
+            check_free([] if address is None else [address], socket.SOCK_STREAM, purpose)
         dada_ring = None if dada_key is None else stack.enter_context(DadaReader(key_of(dada_key)))
         ignored = channel_numbers(ignore, MOST_CHANNELS)
         search = {
@@ -816,7 +817,8 @@ def show(summary: dict[str, Any]) -> None:
     typer.echo(
         f"{summary['data_seconds']:.2f} s of data in {summary['seconds']:.2f} s, {summary['realtime']:.2f} x real time"
     )
-    typer.echo("packets: " + ", ".join(f"{v} {k}" for k, v in c.items() if v and k not in ("bytes", "packets")))
+    counts = [f"{number} {name}" for name, number in c.items() if number and name not in ("bytes", "packets")]
+    typer.echo(f"packets: {', '.join(counts) or 'none'}")
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary["stages"].items())
     typer.echo(f"processing: {stages}")
     if summary["latency_most"] is not None:

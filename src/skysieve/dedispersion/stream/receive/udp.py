@@ -304,8 +304,10 @@ def open_sockets(host: str, port: int, buffer: int | None, count: int) -> list[s
     return made
 
 
-def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> None:
-    """Refuse ports that are in use, before long work.
+def check_free(
+    places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM, purpose: str = "listen"
+) -> None:
+    """Refuse ports that are in use, before long work; `purpose` is what the program wants to do there.
 
     Raises
     ------
@@ -322,7 +324,8 @@ def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM) -> 
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 one.bind((host, port))
             except (OSError, OverflowError) as error:
-                raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+                reason = getattr(error, "strerror", None) or error
+                raise OSError(f"cannot {purpose} on {host}:{port}: {reason}") from None
     finally:
         for one in made:
             one.close()
