@@ -72,7 +72,10 @@ def test_map(file, tmp_path):
     text = run("map", file, "--window", "exp", "-o", tmp_path / "m.npz", "--device", "cpu")
     atoms = load_atoms(file)
     r = transient_map(atoms, window="exp", device="cpu")
-    assert f"max 2F {r.max2F:.4f} at t0 {r.t0_ml}, tau {r.tau_ml} s" in text
+    assert f"max 2F {r.max2F:.4f} at t0 GPS {r.t0_ml}, tau {r.tau_ml} s" in text
+    (low, high), (short, long) = r.credible_interval("t0"), r.credible_interval("tau")
+    assert f"t0: most probable GPS {r.t0_mp:.0f}, 90% credible interval GPS {low} to {high}\n" in text
+    assert f"tau: most probable {r.tau_mp:.0f} s, 90% credible interval {short} to {long} s\n" in text
     back = TransientResult.load(tmp_path / "m.npz")
     assert (back.grid, back.max_F) == (Grid(t0=T0, t0_band=18 * T, tau=2 * T, tau_band=18 * T), r.max_F)
     options = ("--t0", T0, "--t0-band", 7200, "--dt0", 3600, "--log-tau", 3, "--compat", "lalpulsar", "-q")
@@ -243,7 +246,7 @@ def test_standard_input_and_output(file):
     edges = ", ".join(map(str, result["histogram_edges"]))
     assert f' "histogram_edges": [{edges}],' in table.stdout.splitlines()
     assert [row["window"] for row in result["rows"]] == ["rect", "exp"]
-    assert result["windows"] == {"rect": "rect to 1.0", "exp": "exp to 3.0"}
+    assert result["windows"] == {"rect": "rect", "exp": "exp up to 3.0 tau"}
     assert "1 template;" in table.stderr
     broken = CliRunner().invoke(app, ["fstat", "info", "-"], input="1 2 3\n")
     assert broken.stderr == "skysieve: standard input, line 1: expected atoms in 8 columns, found 3\n"

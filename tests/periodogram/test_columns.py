@@ -376,7 +376,7 @@ def test_rows_left_out_are_counted_and_explained(tmp_path: Path) -> None:
     several = run("period", path, path, *grid, "--flag-column", "dq_bits")  # the summary adds up what the notes say
     assert "8 rows were left out: 6 flagged by dq_bits (not 0), 2 with missing or infinite values" in several.stderr
     for options, message in (
-        (("--quality-mask", "many"), "--quality-mask many: expected default, none, or a positive whole number"),
+        (("--quality-mask", "many"), "--quality-mask many: expected none, or a positive whole number such as 175"),
         (("--quality-mask", "-1"), "--quality-mask -1:"),
         (("--quality-mask", "none", "--flag-column", "dq_bits"), "contradict each other"),
         (("--quality-mask", "4"), "found no column of flags; name it with --flag-column"),

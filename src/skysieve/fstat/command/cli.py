@@ -475,12 +475,15 @@ def _print_map(result: TransientResult, console: Console) -> None:
     if result.index is None:
         console.print("no cell could be computed: each window holds fewer than two SFTs")
         return
-    console.print(f"max 2F {result.max2F:.4f} at t0 {result.t0_ml}, tau {result.tau_ml} s ({_days(result.tau_ml)})")
+    console.print(
+        f"max 2F {result.max2F:.4f} at t0 GPS {result.t0_ml}, tau {result.tau_ml} s ({_days(result.tau_ml)})"
+    )
     console.print(f"ln B (signal against noise) {result.lnBtSG:.4f}")
-    for name in ("t0", "tau"):
+    for name, before, after in (("t0", "GPS ", ""), ("tau", "", " s")):
         low, high = result.credible_interval(name)
+        most = getattr(result, f"{name}_mp")
         console.print(
-            f"{name}: most probable {getattr(result, f'{name}_mp'):.0f}, 90% credible interval {low} to {high}"
+            f"{name}: most probable {before}{most:.0f}{after}, 90% credible interval {before}{low} to {high}{after}"
         )
 
 

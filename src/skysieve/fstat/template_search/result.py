@@ -238,8 +238,6 @@ class SearchResult(Result):
         bands = {w: {k: v.tolist() for k, v in self.bands(w).items()} for w in self.windows}
         counts = {w: self.ledgers[w].histogram.tolist() for w in self.windows}
         facts = self._counts() | {"faults": self.faults}
-        if "windows" in self.settings:  # the text of a window without a function has two spaces
-            facts["windows"] = {w: " ".join(text.split()) for w, text in self.settings["windows"].items()}
         return (
             self.settings | facts | {"histogram_edges": HISTOGRAM_EDGES.tolist(), "histogram": counts, "bands": bands}
         )

@@ -26,6 +26,7 @@ from skysieve.fstat.contract import Dtype, Engine, Spec
 from skysieve.fstat.inputs.atoms import Atoms, finite, positive
 from skysieve.fstat.inputs.files import PathLike
 from skysieve.fstat.inputs.grid import Grid, Times
+from skysieve.fstat.inputs.window_kinds import KINDS
 from skysieve.fstat.inputs.windows import Window, WindowLike, WindowSum, resolve_window
 
 from .batch import AtomsBatch, groups, is_path, read_files
@@ -553,10 +554,14 @@ def _windows(windows: Windows, efold: float) -> dict[str, Window]:
 
 def _describe(window: Window) -> str:
     """Text that identifies a window in the settings."""
+    words = [window.kind]
     if isinstance(window.function, WindowSum):
-        return f"{window.kind} {window.function.terms} to {window.efold}"
-    name = getattr(window.function, "__qualname__", type(window.function).__name__) if window.function else ""
-    return f"{window.kind} {name} to {window.efold}"
+        words.append(str(window.function.terms))
+    elif window.function is not None:
+        words.append(getattr(window.function, "__qualname__", type(window.function).__name__))
+    if KINDS[window.kind].end is None:
+        words.append(f"up to {window.efold} tau")
+    return " ".join(words)
 
 
 def _grid_settings(grid: Grid | None) -> str:

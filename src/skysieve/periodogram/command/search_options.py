@@ -141,7 +141,7 @@ def _flags(columns: list[str] | None, mask: str) -> tuple[tuple[str, ...] | None
     except ValueError:
         bits = 0
     if not 0 < bits < 2**63:
-        raise UserError(f"--quality-mask {mask}: expected default, none, or a positive whole number")
+        raise UserError(f"--quality-mask {mask}: expected none, or a positive whole number such as 175 or 0xaf")
     return named, bits
 
 
