@@ -233,6 +233,16 @@ def test_wrong_options_of_period(words, message, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
+def test_what_cannot_be_submitted_is_refused_before_the_input_is_divided(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.fits").touch()
+    words = ("smooth", "a.fits", "-o", "out", "--fwhm", "1deg", "--cluster")
+    assert run(*words, "htcondor", code=2).startswith("skysieve: --device auto: htcondor needs")
+    monkeypatch.setenv("PATH", "")
+    assert run(*words, "slurm", "--device", "cpu", code=2).startswith("skysieve: sbatch is not on the PATH")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.fits"]
+
+
 def test_reasons_of_files_name_options(tmp_path, monkeypatch):
     """As without --cluster; the names of files are not changed."""
     monkeypatch.chdir(tmp_path)

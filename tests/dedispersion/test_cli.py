@@ -58,6 +58,7 @@ def test_plan_is_printed_saved_and_drawn(path, tmp_path):
                tmp_path / "p.png")  # fmt: skip
     made = DMPlan.load(tmp_path / "p.json")
     assert f"{made.ndm} DMs (presto)" in said
+    assert run("plan", path, "--dm-max", 50, "--width", 2).startswith("note: width=2 s: ")
     assert (tmp_path / "p.png").stat().st_size > 5000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from decimal import Decimal, getcontext
 
 import numpy as np
@@ -147,6 +148,17 @@ def test_scattering_does_not_widen_the_steps_at_the_lowest_dms():
     assert np.allclose(scattered.dms[:50], without.dms[:50], rtol=1e-3)
     assert (np.diff(scattered.dms) > 0).all()
     assert scattering(0.85, 1000.0) < 1.01 * scattering(0.01, 1000.0) < 1e-9
+
+
+@pytest.mark.parametrize("rule", ["loss", "tolerance"])
+def test_a_width_that_is_hardly_in_seconds_is_noted(rule):
+    obs = Observation(1500 - 4 * np.arange(64.0), 1e-3)
+    with pytest.warns(UserWarning, match=r"width=2 s: .* dm_max=50 is .*is the width in seconds"):
+        plan(obs, 50, rule=rule, width=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dm_max, width in ((50, 2e-3), (500_000, 2), (0, 2)):
+            plan(obs, dm_max, rule=rule, width=width)
 
 
 def test_lists_and_steps():

@@ -15,7 +15,7 @@ from skysieve.core.memory import parse_budget
 from .description import OutputError, folder_of, job
 from .folder import Outcome, check_place
 from .launchers import launcher, run, start_ahead
-from .slurm import submit
+from .slurm import check_submission, submit
 
 __all__ = ["launch", "report"]
 
@@ -55,6 +55,8 @@ def launch(
         raise ValueError("--cluster needs -o: the results of each partition are stored beside the output")
     check_place(Path(output), options["resume"], options["overwrite"])
     parse_budget(options["memory"], 1)
+    if name in ("slurm", "htcondor"):
+        check_submission(name, options.get("device") or "auto")
     if name == "local" and options.get("device") in ("auto", "cpu", None):
         start_ahead(command)  # it imports while this process divides the input
     made = job(command, output, **{key: value for key, value in options.items() if key != "output"})

@@ -21,7 +21,7 @@ from .description import Job, Resources
 from .folder import Outcome, RunFolder, fail, read_manifest
 from .task import in_this_process
 
-__all__ = ["CHECKPOINT", "finish", "submit", "task"]
+__all__ = ["CHECKPOINT", "check_submission", "finish", "submit", "task"]
 
 CHECKPOINT = 85
 """Exit code of a task that a signal has stopped and that is to be started again: what is done is stored."""
@@ -103,6 +103,16 @@ def _filled(template: str, folder: Path, job: Job, tasks: int, resources: Resour
     )  # fmt: skip
 
 
+def check_submission(scheduler: str, device: str) -> None:
+    """Refuse, before the input is divided, what cannot be submitted; see `submit`."""
+    if device == "auto":
+        raise ValueError(
+            f"--device auto: {scheduler} needs --device cpu or --device cuda, choose the one that its nodes have"
+        )
+    if scheduler == "slurm" and shutil.which("sbatch") is None:
+        raise FileNotFoundError("sbatch is not on the PATH: --cluster slurm works on a machine that submits to SLURM")
+
+
 def submit(
     job: Job,
     scheduler: str = "slurm",
@@ -152,12 +162,7 @@ def submit(
     True
     >>> cluster.submit(stars, tasks=2)  # doctest: +SKIP
     """
-    if job.device == "auto":
-        raise ValueError(
-            f"--device auto: {scheduler} needs --device cpu or --device cuda, choose the one that its nodes have"
-        )
-    if scheduler == "slurm" and shutil.which("sbatch") is None:
-        raise FileNotFoundError("sbatch is not on the PATH: --cluster slurm works on a machine that submits to SLURM")
+    check_submission(scheduler, job.device)
     folder = RunFolder(job, resume, overwrite)
     try:
         outcome, missing = folder.outcome()

@@ -505,10 +505,11 @@ class DmOptions:
         if self.dm_step is not None:
             step = self.dm_step
             return make(fb, self.dm_max, dm_min=self.dm_min, step=step, downsamp=self.downsamp or 1, **common)
-        return make(
-            fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
-            width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
-        )  # fmt: skip
+        with warnings_as_notes():
+            return make(
+                fb, self.dm_max, dm_min=self.dm_min, rule=self.rule or "loss", max_loss=self.max_loss, tol=self.tol,
+                width=self.width, downsamp="auto" if self.downsamp is None else self.downsamp, **common,
+            )  # fmt: skip
 
 
 MethodOption = Annotated[
@@ -719,7 +720,7 @@ _CATCHING = Lock()
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print warnings of readers as notes, a line each."""
+    """Print warnings as notes, a line each."""
     with _CATCHING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -40,6 +41,8 @@ PLAN_FORMATS = {
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Binnings that the rules choose from by default."""
 FORMAT = "skysieve.dedispersion.plan 2"
+WIDE = 0.1
+"""Seconds; few pulses are wider, and widths in milliseconds or microseconds are larger numbers."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -380,6 +383,13 @@ def plan(
             made = [Stage(spaced, float(np.diff(spaced).mean()) if len(spaced) > 1 else 0.0)]
         else:
             made = loss_stages(band, dm_min, top, max_loss, width, allowed, scattering is not None)
+        last = float(made[-1].dms[-1])
+        if chosen != "presto" and width >= WIDE and last > 2 * top:
+            warnings.warn(
+                f"width={width:g} s: for pulses of this width the DMs have such large steps that the first one at or "
+                f"above dm_max={top:g} is {last:g}; narrower pulses may be missed (is the width in seconds?)",
+                stacklevel=2,
+            )
     return DMPlan(
         tuple(made), obs.top, float(obs.freqs[-1]), obs.centre, obs.band, obs.nchan, obs.tsamp, chosen, nsub,
         float(dm_constant), tuple(notes),

@@ -475,9 +475,7 @@ def _print_map(result: TransientResult, console: Console) -> None:
     if result.index is None:
         console.print("no cell could be computed: each window holds fewer than two SFTs")
         return
-    console.print(
-        f"max 2F {result.max2F:.4f} at t0 GPS {result.t0_ml}, tau {result.tau_ml} s ({_days(result.tau_ml)})"
-    )
+    console.print(f"max 2F {result.max2F:.4f} at t0 GPS {result.t0_ml}, tau {result.tau_ml} s ({_days(result.tau_ml)})")
     console.print(f"ln B (signal against noise) {result.lnBtSG:.4f}")
     for name, before, after in (("t0", "GPS ", ""), ("tau", "", " s")):
         low, high = result.credible_interval(name)

@@ -304,9 +304,7 @@ def open_sockets(host: str, port: int, buffer: int | None, count: int) -> list[s
     return made
 
 
-def check_free(
-    places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM, purpose: str = "listen"
-) -> None:
+def check_free(places: list[tuple[str, int]], kind: int = socket.SOCK_DGRAM, purpose: str = "listen") -> None:
     """Refuse ports that are in use, before long work; `purpose` is what the program wants to do there.
 
     Raises
