@@ -243,6 +243,15 @@ def test_what_cannot_be_submitted_is_refused_before_the_input_is_divided(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["a.fits"]
 
 
+@pytest.mark.parametrize("words", [("task", "0", "1"), ("finish",)])
+def test_a_folder_without_a_job_is_one_line(words, tmp_path):
+    from skysieve.cluster.__main__ import line
+
+    result = CliRunner().invoke(line, [words[0], str(tmp_path), *words[1:]])
+    assert result.exit_code == 2
+    assert result.stderr == f"skysieve: {tmp_path / 'manifest.json'}: No such file or directory\n"
+
+
 def test_reasons_of_files_name_options(tmp_path, monkeypatch):
     """As without --cluster; the names of files are not changed."""
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
@@ -34,8 +36,9 @@ from skysieve.core.command import (
     report_errors,
     table_format,
     with_option,
+    write_stdout,
 )
-from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint
+from skysieve.core.errors import EXTRAS, DeviceUnavailable, MemoryBudgetError, install_hint, one_line
 from skysieve.core.table_files import json_text
 
 ROOT = Path(__file__).parents[2]
@@ -429,6 +432,17 @@ def test_a_full_standard_output_is_one_line():
         command = [sys.executable, "-m", "skysieve", "--version"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (2, b"skysieve: standard output: No space left on device\n")
+
+
+def test_an_error_of_standard_output_names_it(monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Full()))
+    with pytest.raises(OSError, match="standard output") as caught:
+        write_stdout(b"a")
+    assert one_line(caught.value) == "standard output: No space left on device"
 
 
 @pytest.mark.parametrize(

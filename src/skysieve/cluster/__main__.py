@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from skysieve.core.command import USER_ERROR
+from skysieve.core.errors import one_line
 
 from .command import report
 from .description import Resources
@@ -17,20 +20,29 @@ line = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions
 Folder = Annotated[Path, typer.Argument(help="Folder of the job, with manifest.json.")]
 
 
+@contextmanager
+def errors_in_a_line() -> Iterator[None]:
+    """Print a mistake, such as a folder without a job, as one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        typer.echo(f"skysieve: {one_line(error)}", err=True)
+        raise typer.Exit(USER_ERROR) from None
+
+
 @line.command("task")
 def task_(folder: Folder, number: int, of: int, threads: int | None = None, memory: str | None = None) -> None:
     """Compute partitions NUMBER, NUMBER + OF ...; exit code 85 after SIGTERM, SIGUSR2 or SIGINT."""
-    raise typer.Exit(task(folder, number, of, Resources(threads, memory)))
+    with errors_in_a_line():
+        code = task(folder, number, of, Resources(threads, memory))
+    raise typer.Exit(code)
 
 
 @line.command("finish")
 def finish_(folder: Folder) -> None:
     """Write the output from the partitions that are done."""
-    try:
+    with errors_in_a_line():
         outcome = finish(folder)
-    except (ValueError, OSError) as error:
-        typer.echo(f"skysieve: {error}", err=True)
-        raise typer.Exit(USER_ERROR) from None
     raise typer.Exit(report(outcome, lambda text: typer.echo(text, err=True)))
 
 

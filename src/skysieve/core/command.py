@@ -517,9 +517,12 @@ def read_stdin() -> bytes:
 
 def write_stdout(data: bytes) -> None:
     """Write to standard output, behind what was printed before."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 @contextmanager
