@@ -561,8 +561,11 @@ def test_ranges_and_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         Filterbank.open(tmp_path / "nothing.fil")
     (tmp_path / "b.txt").write_text("a line that is no filterbank")
-    with pytest.raises(BadFile, match="is not a SIGPROC"):
+    with pytest.raises(BadFile, match=r"is not a SIGPROC .* \(\.dat\) file$"):
         Filterbank.open(tmp_path / "b.txt")
+    (tmp_path / "b.dada").write_text("HEADER DADA\nHDR_SIZE 4096\nNBIT 8\n")
+    with pytest.raises(BadFile, match="PSRDADA files are searched as streams, by 'dedisp stream --from'"):
+        Filterbank.open(tmp_path / "b.dada")
 
 
 # ---------------------------------------------------------------- arrays

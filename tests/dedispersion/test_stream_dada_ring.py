@@ -429,6 +429,9 @@ def test_headers():
         ((b"TFP", b"TF"), "ORDER=TF"), ((b"OBS_OFFSET 0", b"OBS_OFFSET -1"), "OBS_OFFSET=-1"),
         ((b"60000.5", b"1e300"), "begins at MJD 1e"),
         ((b"OBS_OFFSET 0", b"OBS_OFFSET 9" + b"9" * 400), "OBS_OFFSET=999"),
+        ((b"MJD_START 60000.5", b"MJD_START x"), "MJD_START=x; expected a number"),
+        ((b"MJD_START 60000.5", b"UTC_START today"), "UTC_START=today; expected a time such as 2023-02-25-12:00:00"),
+        ((b"NDIM 2", b"NDIM 1.5"), "NDIM=1.5; expected a whole number"),
         ((b"NCHAN 4", b"NCHAN 9999999"), "NCHAN=9999999"), ((b"TSAMP 1000.0", b"TSAMP nan"), "TSAMP=nan"),
     ]:  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -122,11 +122,12 @@ def open_reader(path: str | os.PathLike[str], bit_order: str = "little", ifs: st
     if p.suffix == ".inf" and p.with_suffix(".dat").exists():
         p = p.with_suffix(".dat")
     with open(p, "rb") as file:
-        head = file.read(16)
+        head = file.read(4096)
     for known in FILE_FORMATS:
         if known.matches(head, p):
             return known.open(p, bit_order, ifs)
     if not head:
         raise BadFile(f"{p}: is empty")
     names = [f"{known.name} ({', '.join(known.suffixes)})" for known in FILE_FORMATS]
-    raise BadFile(f"{p}: is not a {', '.join(names[:-1])} or {names[-1]} file")
+    dada = "; PSRDADA files are searched as streams, by 'dedisp stream --from'" if b"HDR_SIZE" in head else ""
+    raise BadFile(f"{p}: is not a {', '.join(names[:-1])} or {names[-1]} file{dada}")

@@ -73,10 +73,10 @@ class DadaHeader:
         if missing:
             raise BadFile(f"{where}: the header lacks {', '.join(missing)}")
         try:
-            self.size = int(keys.get("HDR_SIZE", HEADER))
-            self.nbits, self.nchan, self.npol = (int(keys[k]) for k in ("NBIT", "NCHAN", "NPOL"))
-            ndim, offset = int(keys["NDIM"]), int(keys.get("OBS_OFFSET", 0))
-            self.tsamp, centre, band = float(keys["TSAMP"]) * 1e-6, float(keys["FREQ"]), float(keys["BW"])
+            self.size = whole(keys, "HDR_SIZE", HEADER)
+            self.nbits, self.nchan, self.npol = (whole(keys, k) for k in ("NBIT", "NCHAN", "NPOL"))
+            ndim, offset = whole(keys, "NDIM"), whole(keys, "OBS_OFFSET")
+            self.tsamp, centre, band = number(keys, "TSAMP") * 1e-6, number(keys, "FREQ"), number(keys, "BW")
             self.tstart = start_of(keys)
         except (ValueError, OverflowError) as error:
             raise BadFile(f"{where}: {error}") from None
@@ -186,12 +186,32 @@ def start_of(keys: dict[str, str]) -> float:
     60000.50001
     """
     if "MJD_START" in keys:
-        return float(keys["MJD_START"])
-    if keys.get("UTC_START", "UNKNOWN").upper() == "UNKNOWN":
+        return number(keys, "MJD_START")
+    text = keys.get("UTC_START", "UNKNOWN")
+    if text.upper() == "UNKNOWN":
         return 0.0
-    moment = datetime.strptime(keys["UTC_START"], "%Y-%m-%d-%H:%M:%S").replace(tzinfo=UTC)
-    whole = moment - datetime(1858, 11, 17, tzinfo=UTC)
-    return whole.days + (whole.seconds + int(keys.get("PICOSECONDS", 0)) * 1e-12) / 86400
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d-%H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        raise ValueError(f"UTC_START={text:.40}; expected a time such as 2023-02-25-12:00:00") from None
+    since = moment - datetime(1858, 11, 17, tzinfo=UTC)
+    return since.days + (since.seconds + whole(keys, "PICOSECONDS") * 1e-12) / 86400
+
+
+def number(keys: dict[str, str], name: str) -> float:
+    """The value of a key as a number."""
+    try:
+        return float(keys[name])
+    except ValueError:
+        raise ValueError(f"{name}={keys[name]:.40}; expected a number") from None
+
+
+def whole(keys: dict[str, str], name: str, default: int = 0) -> int:
+    """The value of a key as a whole number, or the default without the key."""
+    try:
+        return int(keys.get(name, default))
+    except ValueError:
+        raise ValueError(f"{name}={keys[name]:.40}; expected a whole number") from None
 
 
 def header_keys(text: bytes, where: Path | str) -> dict[str, str]:
