@@ -178,7 +178,7 @@ class DirectEngine:
 
     def _first(self, p: DirectKernel) -> bool:
         """Whether all pixels are summed one by one, because compiling the other algorithms would take longer."""
-        needed = [kernels.quarter_layout] * bool(p.quarter) + [kernels.stencil_line] * bool(p.groups)
+        needed = [kernels.quarter_layouts] * bool(p.quarter) + [kernels.stencil_line] * bool(p.groups)
         if all(is_ready(kernel) for kernel in needed):
             return False
         return first_answers.take(1e-9 * self.ns_single() * sum(p.pixels) * self.components / self.pool.workers)
@@ -193,13 +193,8 @@ class DirectEngine:
     def _pack(self, p: DirectKernel, x: NDArray[Any], w: NDArray[Any], rings: NDArray[np.int64]) -> None:
         t = self.spec.table
         assert self._packed is not None
-        for i in rings.tolist():
-            s = self._south(i)
-            for line, packed in zip(x, self._packed, strict=True):
-                kernels.quarter_layout(
-                    int(t.n[i]), int(p.halo[i]), self._line(line, i), self._line(line, s), w[i], w[s], packed,
-                    int(p.place[i]),
-                )  # fmt: skip
+        for line, packed in zip(x, self._packed, strict=True):
+            kernels.quarter_layouts(rings, self.mirrored, t.n, t.start, p.halo, p.place, line, w, packed)
 
     def _quarters(self, p: DirectKernel, rings: list[int], y: NDArray[Any], w: NDArray[Any]) -> None:
         t, dtype = self.spec.table, self.spec.dtype
@@ -207,13 +202,10 @@ class DirectEngine:
         frac, begin = np.empty(self.lanes, dtype), np.empty(self.lanes, np.int64)
         weights = np.empty((2 * int(p.halo.max()) + 8) * self.lanes, dtype)
         assert self._packed is not None
-        for o in rings:
-            s = self._south(o)
-            kernels.quarter_ring(
-                o, p.first, p.last, t.theta, t.n, t.phi0, p.place, p.halo, p.radial.xmax, p.series, p.floor,
-                self.lanes, self._packed[0], frac, begin, weights, total,
-            )  # fmt: skip
-            kernels.quarter_store(int(t.n[o]), total, self._line(y[0], o), self._line(y[0], s), w[o], w[s], s == o)
+        kernels.quarter_rings(
+            np.array(rings), self.mirrored, p.first, p.last, t.theta, t.n, t.phi0, t.start, p.place, p.halo,
+            p.radial.xmax, p.series, p.floor, self.lanes, self._packed[0], frac, begin, weights, total, y[0], w,
+        )  # fmt: skip
 
     def _single(
         self, p: DirectKernel, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]

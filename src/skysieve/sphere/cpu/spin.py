@@ -150,6 +150,38 @@ def quarter_ring(
         totals[3, k] += sign * totals[2, k]
 
 
+@njit(**JIT)
+def quarter_rings(
+    rings, mirrored, first, last, theta, n, phi0, start, place, halo, xmax, series, floor, lanes, q, u, frac, begin,
+    even, odd, totals, q_out, u_out, w
+):  # fmt: skip
+    """`quarter_ring` for several output rings of a map, and their Q and U."""
+    for o in rings:
+        quarter_ring(
+            o,
+            first,
+            last,
+            theta,
+            n,
+            phi0,
+            place,
+            halo,
+            xmax,
+            series,
+            floor,
+            lanes,
+            q,
+            u,
+            frac,
+            begin,
+            even,
+            odd,
+            totals,
+        )
+        kernels.store_ring(o, mirrored, n, start, totals[0], q_out, w)
+        kernels.store_ring(o, mirrored, n, start, totals[3], u_out, w)
+
+
 class SpinEngine(DirectEngine):
     """The pixel sum of Q and U for all kernels of a `Spec`; see `cpu.direct.DirectEngine`."""
 
@@ -169,14 +201,11 @@ class SpinEngine(DirectEngine):
         totals = np.empty((4, int(t.n[rings].max()) // 4 * kernels.QUARTERS), dtype)
         frac, begin = np.empty(self.lanes, dtype), np.empty(self.lanes, np.int64)
         even, odd = (np.empty((2 * int(p.halo.max()) + 8) * self.lanes, dtype) for _ in range(2))
-        for o in rings:
-            s = self._south(o)
-            quarter_ring(
-                o, p.first, p.last, t.theta, t.n, t.phi0, p.place, p.halo, p.radial.xmax, p.series, p.floor,
-                self.lanes, self._packed[0], self._packed[1], frac, begin, even, odd, totals,
-            )  # fmt: skip
-            for total, z in zip((totals[0], totals[3]), y, strict=True):
-                kernels.quarter_store(int(t.n[o]), total, self._line(z, o), self._line(z, s), w[o], w[s], s == o)
+        quarter_rings(
+            np.array(rings), self.mirrored, p.first, p.last, t.theta, t.n, t.phi0, t.start, p.place, p.halo,
+            p.radial.xmax, p.series, p.floor, self.lanes, self._packed[0], self._packed[1], frac, begin, even, odd,
+            totals, y[0], y[1], w,
+        )  # fmt: skip
 
     def _single(
         self, p: DirectKernel, o: int, x: NDArray[Any], y: NDArray[Any], w_in: NDArray[Any], w_out: NDArray[Any]

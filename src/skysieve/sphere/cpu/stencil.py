@@ -93,6 +93,17 @@ def quarter_layout(n, halo, north, south, w_north, w_south, out, at):
 
 
 @njit(**JIT)
+def quarter_layouts(rings, mirrored, n, start, halo, place, x, w, out):
+    """`quarter_layout` of several rings of a map."""
+    for i in rings:
+        south = len(n) - 1 - i if mirrored else i
+        quarter_layout(
+            n[i], halo[i], x[start[i] : start[i] + n[i]], x[start[south] : start[south] + n[i]], w[i], w[south], out,
+            place[i],
+        )  # fmt: skip
+
+
+@njit(**JIT)
 def quarter_ring(
     o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, packed, frac, begin, weights, total
 ):
@@ -132,6 +143,27 @@ def quarter_store(n, total, north, south, w_north, w_south, alone):
             north[side * quarter + q] = total[q * QUARTERS + side] * w_north
             if not alone:
                 south[side * quarter + q] = total[q * QUARTERS + 4 + side] * w_south
+
+
+@njit(**JIT)
+def quarter_rings(
+    rings, mirrored, first, last, theta, n, phi0, start, place, halo, xmax, series, floor, lanes, packed, frac, begin,
+    weights, total, y, w
+):  # fmt: skip
+    """`quarter_ring` and `quarter_store` for several output rings of a map."""
+    for o in rings:
+        quarter_ring(
+            o, first, last, theta, n, phi0, place, halo, xmax, series, floor, lanes, packed, frac, begin, weights, total
+        )
+        store_ring(o, mirrored, n, start, total, y, w)
+
+
+@njit(**JIT)
+def store_ring(o, mirrored, n, start, total, y, w):
+    """`quarter_store` for an output ring of a map."""
+    south = len(n) - 1 - o if mirrored else o
+    north = y[start[o] : start[o] + n[o]]
+    quarter_store(n[o], total, north, y[start[south] : start[south] + n[o]], w[o], w[south], south == o)
 
 
 @njit(**JIT)
