@@ -60,6 +60,8 @@ def test_help_states_what_the_registries_hold() -> None:
 
     text = {(name, o): p.help for name, command in commands() for p in command.params for o in p.opts}
     for name, option, words in (
+        ("period", "--nterms", ["--multiband", "--asteroid"]),
+        ("period", "--multiband", ["--no-fit-mean", "--method finufft", "--phase"]),
         ("warm-up", "--only", PLACES),
         ("fstat synth", "--detectors", DETECTORS),
         ("fstat search", "--ephemeris", EPHEMERIDES),

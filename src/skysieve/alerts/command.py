@@ -32,7 +32,7 @@ from skysieve.core.command import (
     report_errors,
     table_format,
 )
-from skysieve.periodogram.command.options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
+from skysieve.periodogram.command.options import SAMPLES_HELP, SEARCH, TERMS_HELP, PeaksOption
 
 PACKETS = "Packets"
 
@@ -145,7 +145,9 @@ def alerts(
             metavar="N",
         ),
     ] = 5.0,
-    nterms: TermsOption = None,
+    nterms: Annotated[
+        int | None, option("--nterms", help=f"{TERMS_HELP}.", panel=SEARCH, metavar="N", min=1)
+    ] = None,
     peaks: PeaksOption = 5,
     min_rows: Annotated[
         int,

@@ -38,7 +38,7 @@ from skysieve.periodogram.contract import BAND_MODELS, METHODS
 from skysieve.periodogram.lightcurves.units import TimeUnit
 from skysieve.periodogram.numerics.normalization import NORMALIZATIONS
 
-from .options import SAMPLES_HELP, SEARCH, PeaksOption, TermsOption
+from .options import SAMPLES_HELP, SEARCH, TERMS_HELP, PeaksOption
 from .run import MAX_PLOTS, Outputs, PeriodRun, UserError, WrittenElsewhere
 
 COLUMNS, MOVING, GRID = "Columns of the files", "Moving objects", "Range of periods"
@@ -242,7 +242,8 @@ def period(
             "--multiband",
             values=(*BAND_MODELS, "none"),
             help="Model of several bands: a mean for each (offsets), a series for each (separate), both (flexible), or "
-            "one series for all rows (none). The default is offsets.",
+            "one series for all rows (none). The default is offsets, or none with --no-fit-mean, --method finufft or a "
+            "phase function (--phase).",
             panel=SEARCH,
         ),
     ] = None,
@@ -254,7 +255,16 @@ def period(
             panel=SEARCH,
         ),
     ] = False,
-    nterms: TermsOption = None,
+    nterms: Annotated[
+        int | None,
+        option(
+            "--nterms",
+            help=f"{TERMS_HELP}, unless --multiband or --asteroid is given.",
+            panel=SEARCH,
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
     normalization: Annotated[
         str,
         choice(

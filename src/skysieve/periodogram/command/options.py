@@ -9,18 +9,9 @@ from skysieve.core.command import option
 SEARCH = "Search"
 """Panel of the help screens."""
 
-TermsOption = Annotated[
-    int | None,
-    option(
-        "--nterms",
-        help="Number of Fourier terms. The default is 1, and 2 for objects in several bands.",
-        panel=SEARCH,
-        metavar="N",
-        min=1,
-    ),
-]
 PeaksOption = Annotated[
     int,
     option("--peaks", help="Number of peaks of each object. The default is 5.", panel=SEARCH, metavar="N", min=1),
 ]
 SAMPLES_HELP = "Number of frequencies per 1/T, where T is the time span."
+TERMS_HELP = "Number of Fourier terms. The default is 1, and 2 for objects in several bands"
