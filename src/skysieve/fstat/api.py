@@ -107,8 +107,8 @@ def transient_map(
         With atoms in CuPy arrays and a GPU the map is a CuPy array.
     compat : {None, "lalpulsar"}
         "lalpulsar" reproduces LALPulsar's F of every cell bit for bit, and ln B to 1e-12: the same float32 operations
-        in the same order, the same table of exponentials (which is off by up to 0.5%), and the same most probable
-        values.
+        in the same order, the same table of exponentials (which is off by up to 0.5%, and F by up to 1.8%), and the
+        same most probable values.
     keep_map : bool
         Return F of every cell.  If False, no array of the size of the map is allocated, except with `compat`.
     posteriors : bool
