@@ -37,16 +37,17 @@ def test_tasks_run_at_the_same_time():
 
 
 def test_few_threads_share_a_short_job():
-    """Their number is the square root of its seconds in units of `HANDOFF_SECONDS`."""
     with TaskPool(6) as pool:
-        for seconds, most in ((None, 6), (1.0, 6), (9 * HANDOFF_SECONDS, 3), (HANDOFF_SECONDS, 1), (0.0, 1)):
-            used = set(pool.run([threading.get_ident] * 500, seconds=seconds))
-            assert len(used) <= most, seconds
+        sharing = {seconds: pool.sharing(seconds * HANDOFF_SECONDS) for seconds in (0, 1, 4, 9, 1e6)}
+        assert sharing == {0: 1, 1: 1, 4: 2, 9: 3, 1e6: 6}
+        for most in (1, 2, 3, None):
+            used = set(pool.run([threading.get_ident] * 500, most=most))
+            assert len(used) <= (most or 6)
             assert (used == {threading.get_ident()}) == (most == 1)
         barrier = threading.Barrier(3)
-        pool.run([lambda: barrier.wait(timeout=600)] * 3, seconds=9 * HANDOFF_SECONDS)
+        pool.run([lambda: barrier.wait(timeout=600)] * 3, most=3)
         with pytest.raises(threading.BrokenBarrierError):
-            pool.run([lambda: barrier.wait(timeout=0.2)] * 3, seconds=4 * HANDOFF_SECONDS)
+            pool.run([lambda: barrier.wait(timeout=0.2)] * 3, most=2)
 
 
 @WORKERS

@@ -88,7 +88,7 @@ class TaskPool(Closing):
         costs: Sequence[float] | None = None,
         units: Sequence[int] | None = None,
         progress: Progress | None = None,
-        seconds: float | None = None,
+        most: int | None = None,
     ) -> list[R]:
         """Run every task and return the results in the order of ``tasks``.
 
@@ -102,10 +102,8 @@ class TaskPool(Closing):
             Weight of each task in ``progress``; 1 by default.
         progress : callable, optional
             ``progress(done, total)``, called in the caller's thread.
-        seconds : float, optional
-            Expected time of all tasks on one core, if they need the interpreter often.  Of many threads each then waits
-            for the others, so that few share a short job: `HANDOFF_SECONDS` for each of p threads and ``seconds / p``
-            are least together if p is the square root of their ratio.
+        most : int, optional
+            Most threads to use; see `sharing`.
 
         Raises
         ------
@@ -118,8 +116,7 @@ class TaskPool(Closing):
         counts = [1] * len(tasks) if units is None else list(units)
         reporter = Reporter(progress, sum(counts))
         results: dict[int, R] = {}
-        most = self.workers if seconds is None else round(math.sqrt(seconds / HANDOFF_SECONDS))
-        threads = min(self.workers, most, len(tasks))
+        threads = min(self.workers if most is None else most, len(tasks))
         if self._executor is None or threads <= 1:
             for i in order:
                 results[i] = tasks[i]()
@@ -127,6 +124,14 @@ class TaskPool(Closing):
         else:
             self._share(self._executor, threads, tasks, order, counts, reporter, results)
         return [results[i] for i in range(len(tasks))]
+
+    def sharing(self, seconds: float) -> int:
+        """The number of threads that share tasks which need the interpreter often and take so long on one core.
+
+        Of many threads each waits for the others, so that few share a short job: `HANDOFF_SECONDS` for each of p
+        threads and ``seconds / p`` are least together if p is the square root of their ratio.
+        """
+        return max(1, min(self.workers, round(math.sqrt(seconds / HANDOFF_SECONDS))))
 
     def _share(
         self,

@@ -35,7 +35,7 @@ class ArkcosEngine:
     name = "ring"
 
     def __init__(self, spec: Spec, pool: TaskPool) -> None:
-        self.spec, self.pool = spec, pool
+        self.spec, self.pool, self.threads = spec, pool, pool.workers
         self.duplicate, self.unshifted = "duplicate" in spec.compat, "unshifted" in spec.compat
         t = spec.table
         self.most = int(t.n.max()) // 2

@@ -113,7 +113,7 @@ class DirectEngine:
         self.parts = [DirectKernel(spec, r, self.mirrored) for r in spec.radials]
         self.block = STENCIL_VECTORS * BYTES // spec.dtype.itemsize
         self.lanes = BYTES // spec.dtype.itemsize
-        self._part_seconds = self.seconds() / len(self.parts)
+        self.threads = pool.sharing(self.seconds() / len(self.parts))
         self._packed: NDArray[Any] | None = None
         self._lock = threading.Lock()
 
@@ -174,7 +174,7 @@ class DirectEngine:
         for o in single:
             tasks.append(partial(self._single, p, o, x, y, w_in, w_out))
             costs.append(float(self.spec.table.n[o]) * 50)
-        self.pool.run(tasks, costs=costs, seconds=None if single is p.outputs else self._part_seconds)
+        self.pool.run(tasks, costs=costs, most=None if single is p.outputs else self.threads)
 
     def _first(self, p: DirectKernel) -> bool:
         """Whether all pixels are summed one by one, because compiling the other algorithms would take longer."""

@@ -128,7 +128,7 @@ class Engine:
             "device": "cpu",
             "bytes": self.nbytes,
             "work": {f"{self.method} {self.spec.dtype.name}{' spin' * bool(self.spec.spin)}": self._engine.seconds()},
-            "threads": self.pool.workers,
+            "threads": self._engine.threads,
         }
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class HarmonicEngine:
                 raise ValueError("the kernel's window does not end: method='harmonic' cannot be used")
             lmax = int(band)
         self.spec = spec
-        self.lmax = lmax
+        self.lmax, self.threads = lmax, pool.workers
         self._transforms = Transforms(spec.table, self.lmax, self.lmax, pool.workers)
         self._windows = [
             np.stack(k.polarised(self.lmax) if spec.spin else [k.window(self.lmax)])[:, self._transforms.ell]

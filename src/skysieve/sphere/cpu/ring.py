@@ -298,6 +298,11 @@ class RingEngine:
     pool : TaskPool
     pairs : list of Pairs, optional
         Result of `pairs_of`.
+
+    Attributes
+    ----------
+    threads : int
+        Threads that share a map.
     """
 
     name = "ring"
@@ -330,7 +335,7 @@ class RingEngine:
         ]
         small = [block.pixels for task in self.tiles if task.small for block in task.blocks]
         self._gate = threading.BoundedSemaphore(max(2, int(np.mean(small or [0])) // PIXELS_A_THREAD))
-        self._pass_seconds = self.seconds() / (1 + len(self.tables))
+        self.threads = pool.sharing(self.seconds() / (1 + len(self.tables)))
         self._modes: NDArray[Any] | None = None
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -356,11 +361,11 @@ class RingEngine:
             for x, y in zip(maps, out, strict=True):
                 for part, held in zip(x.reshape(self.parts, -1), modes, strict=True):
                     tasks = [partial(self._forward, part, w_in, held, task) for task in self.groups]
-                    self.pool.run(tasks, seconds=self._pass_seconds / self.parts)
+                    self.pool.run(tasks, most=self.threads)
                 for k in range(len(self.tables)):
                     parts = y[k].reshape(self.parts, -1)
                     tasks = [partial(self._back, k, modes, w_out, parts, tile) for tile in self.tiles]
-                    self.pool.run(tasks, seconds=self._pass_seconds)
+                    self.pool.run(tasks, most=self.threads)
 
     def _forward(self, x: NDArray[Any], w: NDArray[np.float64], modes: NDArray[Any], task: Task) -> None:
         from scipy.fft import rfft  # imported here, because it takes long and other methods do not need it
