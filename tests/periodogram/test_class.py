@@ -185,6 +185,8 @@ def test_units_that_do_not_fit():
         for cls in (Astropy, ours):  # what astropy refuses, our class refuses
             with pytest.raises(error):
                 call(cls)
+    with pytest.raises(ValueError, match="the unit of dy, mag, does not convert to y, which has none"):
+        ours(t, y, dy * u.mag)
     with pytest.raises(u.UnitConversionError, match=r"maximum_frequency=3\.0 has no unit, but t is in d"):
         with_units.peaks(maximum_frequency=3.0)
     with pytest.raises(u.UnitConversionError, match="minimum_frequency has the unit 1 / d, but t has none"):

@@ -247,7 +247,8 @@ def _together(t: Any, y: Any, dy: Any) -> tuple[Any, Any, Any]:
             try:
                 dy = Quantity(dy, unit=y.unit)
             except UnitConversionError:
-                raise ValueError(f"the unit of dy, {dy.unit!s:.30}, does not convert to that of y, {y.unit}") from None
+                of_y = f"that of y, {y.unit}" if str(y.unit) else "y, which has none"
+                raise ValueError(f"the unit of dy, {dy.unit!s:.30}, does not convert to {of_y}") from None
     given = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in ((t, y) if dy is None else (t, y, dy))]
     for name, x in zip(("t", "y", "dy"), given, strict=False):
         if x.dtype.kind not in "iuf":
