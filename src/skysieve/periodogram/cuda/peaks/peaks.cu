@@ -16,6 +16,7 @@
 // build: f64 -DREAL=double
 // build: f32 -DREAL=float
 // budget: f64 kernel=ls_peaks regs<=64 smem<=10336
+// budget: f64 kernel=ls_peaks regs<=64 smem<=10336 spills<=4 arch=80
 // budget: f32 kernel=ls_peaks regs<=64 smem<=8000
 // budget: f64 kernel=ls_candidates regs<=64 smem<=0
 // budget: f64 kernel=ls_scale regs<=64 smem<=0
