@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -243,6 +244,16 @@ def test_what_cannot_be_submitted_is_refused_before_the_input_is_divided(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["a.fits"]
 
 
+@pytest.fixture
+def signals():
+    """Handlers of signals, which ``task`` replaces, are restored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("words", [("task", "0", "1"), ("finish",)])
 def test_a_folder_without_a_job_is_one_line(words, tmp_path):
     from skysieve.cluster.__main__ import line
